@@ -17,9 +17,10 @@ use ron_tlog::{
 };
 
 use crate::core::{
-    Batch, Broken, Frozen, KeyHash, Leaf, Limits, Op, Outcome, Record, State, Step, genesis,
+    Batch, Broken, Delta, Frozen, KeyHash, Leaf, Limits, Op, Outcome, Record, State, Step, genesis,
     read_genesis,
 };
+use crate::journal::Journal;
 use crate::replay::{Keys, Replay, ReplayError, read_beside};
 use crate::salts;
 use crate::store::keys::KeyIndex;
@@ -55,6 +56,14 @@ impl EngineOptions {
             random: OsRandom::shared(),
         }
     }
+
+    pub(crate) fn of_log(&self) -> LogOptions {
+        let mut log = LogOptions::new(self.origin.clone());
+        log.segment_entries = self.segment_entries;
+        log.random = self.random.clone();
+        log.verifiers.extend(self.verifier.clone());
+        log
+    }
 }
 
 /// Why a ledger does not open.
@@ -84,6 +93,19 @@ pub enum CommitError {
     /// The write failed midway: only reopening the log shows whether the batch is in it.
     #[error("the outcome is not known: {0}")]
     Unknown(AppendError),
+    /// The log's engine has not said yet whether the batch is in it. [`Engine::resolve`] finds out; until then nothing else is
+    /// committed.
+    #[error("the outcome is not known yet: {0}")]
+    Undecided(String),
+    /// The log's engine is away or not safe to write to; nothing was done.
+    #[error("nothing was done: {0}")]
+    Unavailable(String),
+    /// Another node holds the log; nothing was done here.
+    #[error("this node is a standby of the ledger")]
+    Standby,
+    /// The log's engine lost or changed what it had acknowledged; nothing is written.
+    #[error("{0}")]
+    Lost(String),
     /// An earlier write failed; nothing was done.
     #[error("the ledger is closed for writing since a write failed; it must be restarted")]
     Poisoned,
@@ -162,6 +184,19 @@ impl Shared {
         &self.keys
     }
 
+    /// Shows readers entries that are durable. Keys before state: a reader that sees an entry in the state also finds its key.
+    pub(crate) fn apply(&self, delta: Delta, last_seq: u64, ts: Timestamp) {
+        #[cfg(mutant = "keys")] // state before keys
+        if ron_kernel::mutant("keys") {
+            let keys = delta.keys().to_vec();
+            self.state.write().apply(delta, last_seq, ts);
+            self.keys.insert(&keys);
+            return;
+        }
+        self.keys.insert(delta.keys());
+        self.state.write().apply(delta, last_seq, ts);
+    }
+
     pub const fn reader(&self) -> &LogReader {
         &self.reader
     }
@@ -196,11 +231,13 @@ pub struct Opened {
 /// The only writer; owned by the writer thread.
 #[derive(Debug)]
 pub struct Engine {
-    log: Log,
-    shared: Arc<Shared>,
+    pub(crate) log: Journal,
+    pub(crate) shared: Arc<Shared>,
     disk: Arc<dyn Disk>,
     derived: PathBuf,
-    options: EngineOptions,
+    pub(crate) options: EngineOptions,
+    /// A commit without a known outcome, with what its callers are told when it is done.
+    pub(crate) undecided: Option<Box<(Batch, Committed)>>,
     snapshot_seq: u64,
     keys_from: u64,
     opened: Opened,
@@ -214,16 +251,24 @@ impl Engine {
         options: EngineOptions,
         now: Timestamp,
     ) -> Result<Self, EngineError> {
-        let mut log_options = LogOptions::new(options.origin.clone());
-        log_options.segment_entries = options.segment_entries;
-        log_options.random = options.random.clone();
-        log_options.verifiers.extend(options.verifier.clone());
         disk.create_dir_all(dir)?;
-        let mut log = Log::open(Arc::clone(&disk), &dir.join("log"), log_options)?;
+        let mut log = Log::open(Arc::clone(&disk), &dir.join("log"), options.of_log())?;
         if log.size() == 0 {
             log.append(&[genesis(now, &options.origin)])?;
         }
-        check_genesis(&log.reader(), &options.origin)?;
+        Self::on(Journal::Files(Box::new(log)), disk, dir, options)
+    }
+
+    /// The books of a log, from the newest snapshot and the entries after it. Only a log that is shared may be empty.
+    pub(crate) fn on(
+        log: Journal,
+        disk: Arc<dyn Disk>,
+        dir: &Path,
+        options: EngineOptions,
+    ) -> Result<Self, EngineError> {
+        if log.size() > 0 {
+            check_genesis(&log.reader(), &options.origin)?;
+        }
         let derived = dir.join("derived");
         disk.create_dir_all(&derived)?;
         let (state, keys, opened) = recover(&*disk, &derived, &log.reader())?;
@@ -240,6 +285,7 @@ impl Engine {
             disk,
             derived,
             options,
+            undecided: None,
             snapshot_seq,
             keys_from: snapshot_seq + 1,
             opened,
@@ -289,6 +335,10 @@ impl Engine {
         if self.log.poisoned() {
             return Err(CommitError::Poisoned);
         }
+        if self.undecided.is_some() {
+            let why = "an earlier commit has no known outcome yet".to_owned();
+            return Err(CommitError::Unavailable(why));
+        }
         let keys: Vec<Option<KeyHash>> = requests
             .iter()
             .flat_map(|r| r.ops.iter().map(Op::key))
@@ -299,9 +349,11 @@ impl Engine {
             let state = self.shared.state.read();
             self.decide(&state, now, requests, &priors)?
         };
-        let ts = batch.ts;
-        self.make_durable(batch)?;
-        Ok(Committed { ts, outcomes })
+        let committed = Committed {
+            ts: batch.ts,
+            outcomes,
+        };
+        self.make_durable(batch, committed)
     }
 
     fn decide(
@@ -339,30 +391,30 @@ impl Engine {
         Ok((outcomes, step.finish()?))
     }
 
-    fn make_durable(&mut self, batch: Batch) -> Result<(), CommitError> {
+    fn make_durable(
+        &mut self,
+        batch: Batch,
+        committed: Committed,
+    ) -> Result<Committed, CommitError> {
         if batch.records.is_empty() {
-            return Ok(());
+            return Ok(committed);
         }
-        let (first, last, ts) = (batch.first_seq, batch.last_seq(), batch.ts);
-        let index = self.log.append(&batch.records).map_err(|e| match e {
-            AppendError::Poisoned => CommitError::Poisoned,
-            AppendError::EntryTooLarge { .. } | AppendError::BatchTooLarge { .. } => {
-                CommitError::Broken(Broken(format!("the batch does not fit the log: {e}")))
+        let index = match self.log.append(&batch.records) {
+            Ok(index) => index,
+            Err(error) => {
+                if matches!(error, CommitError::Undecided(_)) {
+                    self.undecided = Some(Box::new((batch, committed)));
+                }
+                return Err(error);
             }
-            e => CommitError::Unknown(e),
-        })?;
-        assert_eq!(index, first, "sequence and log index are one number");
-        #[cfg(mutant = "keys")] // state before keys
-        if ron_kernel::mutant("keys") {
-            let keys = batch.delta.keys().to_vec();
-            self.shared.state.write().apply(batch.delta, last, ts);
-            self.shared.keys.insert(&keys);
-            return Ok(());
-        }
-        // Keys before state: a reader that sees an entry in the state also finds its key.
-        self.shared.keys.insert(batch.delta.keys());
-        self.shared.state.write().apply(batch.delta, last, ts);
-        Ok(())
+        };
+        assert_eq!(
+            index, batch.first_seq,
+            "sequence and log index are one number"
+        );
+        let (last, ts) = (batch.last_seq(), batch.ts);
+        self.shared.apply(batch.delta, last, ts);
+        Ok(committed)
     }
 
     /// Collects what a snapshot needs when one is due (or, with `force`, when there is anything
@@ -456,7 +508,7 @@ impl Snapshotter {
     }
 }
 
-fn check_genesis(reader: &LogReader, origin: &str) -> Result<(), EngineError> {
+pub(crate) fn check_genesis(reader: &LogReader, origin: &str) -> Result<(), EngineError> {
     let bytes = reader.entry(0)?;
     match read_genesis(&bytes) {
         Ok(found) if found == origin => Ok(()),
@@ -502,7 +554,7 @@ fn recover(
     decided?;
     read?;
     let (state, tail) = replay.finish()?;
-    opened.replayed = size - 1 - opened.snapshot_seq;
+    opened.replayed = size.saturating_sub(1) - opened.snapshot_seq;
     Ok((
         state,
         KeyIndex::new(&topology::KEYS_LOCK, segments, tail),

@@ -10,7 +10,7 @@
 //!
 //! The modules: `core` (pure state machine, leaves and private records), `replay` (decides leaves again),
 //! `wire` and `answers` (the core's types and those of the API), `originals` (what reversals move), `store` (snapshots, key index), `engine`
-//! (all of these without threads), `writer`, `ledger` (the handle), `feed`, `projection`, `trial`
+//! (all of these without threads), `journal` (files, or an engine that two hosts share), `copies` (a node of a shared log), `writer`, `ledger` (the handle), `feed`, `projection`, `trial`
 //! (trial balances), `verify` and `reversals` (offline), `api`, `boot`, `settings`.
 //!
 //! **Invariant:** one thread changes state; what it answers is durable; readers never see more than
@@ -37,6 +37,7 @@ pub mod answers;
 mod api;
 pub mod backup;
 mod boot;
+pub mod copies;
 pub mod core;
 mod documents;
 pub mod engine;
@@ -45,6 +46,7 @@ mod fault;
 mod feed;
 pub mod health;
 pub mod import;
+mod journal;
 pub mod ledger;
 pub mod metrics;
 mod originals;

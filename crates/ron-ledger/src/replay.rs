@@ -10,7 +10,9 @@ use ron_kernel::beside;
 use ron_proto::Timestamp;
 use ron_proto::ledger::TxId;
 
-use crate::core::{Erased, KeyHash, Leaf, Limit, Limits, Op, Place, Refusal, State, Step, Verdict};
+use crate::core::{
+    Batch, Delta, Erased, KeyHash, Leaf, Limit, Limits, Op, Place, Refusal, State, Step, Verdict,
+};
 use crate::table::{ByHash, Table};
 
 /// Why a leaf contradicts the entries before it.
@@ -27,10 +29,47 @@ pub type Keys = ByHash<KeyHash, u64>;
 /// Maximum leaves decided in one step, to avoid the cost of a batch per leaf.
 const TOGETHER: usize = 256;
 
+/// Where decided entries go: a state with the keys that were used.
+pub trait Books {
+    /// Reads the state as of the last decided leaf.
+    fn read<R>(&self, read: impl FnOnce(&State) -> R) -> R;
+
+    /// The first of the keys that was used before, by its position.
+    ///
+    /// # Errors
+    /// The keys cannot be read.
+    fn used(&self, keys: impl Iterator<Item = Option<KeyHash>>) -> io::Result<Option<usize>>;
+
+    fn apply(&mut self, delta: Delta, last_seq: u64, ts: Timestamp);
+}
+
+/// A state of its own, as it is built at a start and by the offline check.
 #[derive(Debug, Default)]
-pub struct Replay {
+pub struct Own {
     state: State,
     keys: Keys,
+}
+
+impl Books for Own {
+    fn read<R>(&self, read: impl FnOnce(&State) -> R) -> R {
+        read(&self.state)
+    }
+
+    fn used(&self, mut keys: impl Iterator<Item = Option<KeyHash>>) -> io::Result<Option<usize>> {
+        Ok(keys.position(|key| key.is_some_and(|key| self.keys.get(&key).is_some())))
+    }
+
+    fn apply(&mut self, delta: Delta, last_seq: u64, ts: Timestamp) {
+        for (key, seq) in delta.keys() {
+            self.keys.insert(*key, *seq);
+        }
+        self.state.apply(delta, last_seq, ts);
+    }
+}
+
+#[derive(Debug, Default)]
+pub struct Replay<B = Own> {
+    books: B,
     /// Leaves read and not yet decided: one timestamp, whole linked commits.
     waiting: Vec<Waiting>,
     /// The batch that the last leaf belongs to.
@@ -134,17 +173,35 @@ impl Replay {
 
     /// Starts from a trusted state; only keys used after it are known.
     pub fn from_state(state: State) -> Self {
-        Self {
+        Self::on(Own {
             state,
             keys: Table::default(),
-            waiting: Vec::new(),
-            batch: None,
-        }
+        })
     }
 
     /// The state as of the last decided leaf.
     pub const fn state(&self) -> &State {
-        &self.state
+        &self.books.state
+    }
+
+    /// Decides the remaining leaves and checks all sums.
+    pub fn finish(mut self) -> Result<(State, Keys), ReplayError> {
+        self.decide()?;
+        let Own { state, keys } = self.books;
+        let seq = state.seq();
+        state.audit().map_err(|why| ReplayError { seq, why })?;
+        Ok((state, keys))
+    }
+}
+
+impl<B: Books> Replay<B> {
+    /// Goes on with these books.
+    pub const fn on(books: B) -> Self {
+        Self {
+            books,
+            waiting: Vec::new(),
+            batch: None,
+        }
     }
 
     /// Reads the next leaf with its private record and adds it; returns how many of its texts were erased.
@@ -159,7 +216,8 @@ impl Replay {
     pub fn add(&mut self, read: Decoded) -> Result<(), ReplayError> {
         let Decoded { seq, leaf, bytes } = read;
         let fail = |why: String| Err(ReplayError { seq, why });
-        let next = self.state.seq() + 1 + self.waiting.len() as u64;
+        let (decided, decided_ts) = self.books.read(|state| (state.seq(), state.ts()));
+        let next = decided + 1 + self.waiting.len() as u64;
         if seq != next {
             return fail(format!("expected entry {next}"));
         }
@@ -170,7 +228,7 @@ impl Replay {
         }
         self.batch = batch;
         let starts_group = leaf.place.link.is_none_or(|l| l.position == 0);
-        let last_ts = self.waiting.last().map_or(self.state.ts(), |w| w.ts);
+        let last_ts = self.waiting.last().map_or(decided_ts, |w| w.ts);
         if leaf.ts < last_ts {
             return fail("its time is before the entry before it".to_owned());
         }
@@ -191,78 +249,79 @@ impl Replay {
         Ok(())
     }
 
-    /// Decides the remaining leaves and checks all sums.
-    pub fn finish(mut self) -> Result<(State, Keys), ReplayError> {
-        self.decide()?;
-        let seq = self.state.seq();
-        self.state.audit().map_err(|why| ReplayError { seq, why })?;
-        Ok((self.state, self.keys))
-    }
-
-    fn decide(&mut self) -> Result<(), ReplayError> {
+    /// Decides the leaves that were added. The next one must begin a batch of the log.
+    pub fn decide(&mut self) -> Result<(), ReplayError> {
         let Some(ts) = self.waiting.first().map(|w| w.ts) else {
             return Ok(());
         };
-        let first = self.state.seq() + 1;
-        let fail = |at: usize, why: &str| {
-            Err(ReplayError {
-                seq: first + at as u64,
-                why: why.to_owned(),
-            })
-        };
-        let mut step = Step::new(&self.state, ts);
-        step.prepare(self.waiting.iter().map(|w| &w.op));
-        let mut at = 0;
-        while at < self.waiting.len() {
-            let n = self.waiting[at].place.link.map_or(1, |l| l.length as usize);
-            let Some(group) = self.waiting.get(at..at + n) else {
-                return fail(at, "its linked commit is not complete");
-            };
-            for (i, w) in group.iter().enumerate() {
-                if w.place
-                    .link
-                    .map(|l| (l.position as usize, l.length as usize))
-                    != (n > 1).then_some((i, n))
-                {
-                    return fail(at + i, "it stands at the wrong place of its linked commit");
-                }
-                if w.op.key().is_some_and(|k| self.keys.get(&k).is_some()) {
-                    return fail(at + i, "its key was used before");
-                }
-            }
-            let limit = group.iter().find_map(|w| w.limit);
-            // A recorded limit applies to its whole linked commit; without one, only the limits of
-            // the format apply.
-            step.set_limits(limit.map_or_else(Limits::default, Limits::only));
-            if n == 1 {
-                step.item(&group[0].op, None, group[0].place.batch);
-            } else {
-                let ops: Vec<Op> = group.iter().map(|w| w.op.clone()).collect();
-                step.linked(&ops, &vec![None; n]);
-            }
-            at += n;
-        }
-        let batch = step.finish().map_err(|e| ReplayError {
+        let first = self.books.read(State::seq) + 1;
+        let keys = self.waiting.iter().map(|w| w.op.key());
+        let used = self.books.used(keys).map_err(|e| ReplayError {
             seq: first,
-            why: e.to_string(),
+            why: format!("the keys cannot be read: {e}"),
         })?;
-        for (i, w) in self.waiting.iter().enumerate() {
-            match batch.records.get(i) {
-                Some(record) if record.leaf == w.bytes => {}
-                _ => {
-                    return fail(
-                        i,
-                        "deciding it again gives another result; it, or one before it, was changed, moved or removed",
-                    );
-                }
-            }
+        if let Some(at) = used {
+            return Err(fail(first, at, "its key was used before"));
         }
+        let waiting = &self.waiting;
+        let batch = self.books.read(|state| again(state, ts, waiting))?;
         let last = batch.last_seq();
-        for (key, seq) in batch.delta.keys() {
-            self.keys.insert(*key, *seq);
-        }
-        self.state.apply(batch.delta, last, ts);
+        self.books.apply(batch.delta, last, ts);
         self.waiting.clear();
         Ok(())
     }
+}
+
+fn fail(first: u64, at: usize, why: &str) -> ReplayError {
+    ReplayError {
+        seq: first + at as u64,
+        why: why.to_owned(),
+    }
+}
+
+/// Decides leaves again, and compares what comes out with their bytes.
+fn again(state: &State, ts: Timestamp, waiting: &[Waiting]) -> Result<Batch, ReplayError> {
+    let first = state.seq() + 1;
+    let mut step = Step::new(state, ts);
+    step.prepare(waiting.iter().map(|w| &w.op));
+    let mut at = 0;
+    while at < waiting.len() {
+        let n = waiting[at].place.link.map_or(1, |l| l.length as usize);
+        let Some(group) = waiting.get(at..at + n) else {
+            return Err(fail(first, at, "its linked commit is not complete"));
+        };
+        for (i, w) in group.iter().enumerate() {
+            let place = w
+                .place
+                .link
+                .map(|l| (l.position as usize, l.length as usize));
+            if place != (n > 1).then_some((i, n)) {
+                let why = "it stands at the wrong place of its linked commit";
+                return Err(fail(first, at + i, why));
+            }
+        }
+        let limit = group.iter().find_map(|w| w.limit);
+        // A recorded limit applies to its whole linked commit; without one, only the limits of
+        // the format apply.
+        step.set_limits(limit.map_or_else(Limits::default, Limits::only));
+        if n == 1 {
+            step.item(&group[0].op, None, group[0].place.batch);
+        } else {
+            let ops: Vec<Op> = group.iter().map(|w| w.op.clone()).collect();
+            step.linked(&ops, &vec![None; n]);
+        }
+        at += n;
+    }
+    let batch = step.finish().map_err(|e| fail(first, 0, &e.to_string()))?;
+    let same = |(i, w): &(usize, &Waiting)| {
+        batch
+            .records
+            .get(*i)
+            .is_some_and(|record| record.leaf == w.bytes)
+    };
+    if let Some((i, _)) = waiting.iter().enumerate().find(|w| !same(w)) {
+        let why = "deciding it again gives another result; it, or one before it, was changed, moved or removed";
+        return Err(fail(first, i, why));
+    }
+    Ok(batch)
 }

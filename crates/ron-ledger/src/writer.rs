@@ -242,11 +242,14 @@ impl Writer {
                 self.health.store_failed(&e.to_string());
                 self.sup.set_fatal(&e.to_string());
             }
-            CommitError::Unknown(_) | CommitError::Poisoned => {
+            CommitError::Unknown(_) | CommitError::Poisoned | CommitError::Lost(_) => {
                 self.gate.close(POISONED);
                 self.health.store_failed(&e.to_string());
             }
-            CommitError::Keys(_) => {}
+            CommitError::Keys(_)
+            | CommitError::Undecided(_)
+            | CommitError::Unavailable(_)
+            | CommitError::Standby => {}
         }
     }
 
@@ -343,6 +346,7 @@ fn answer(shared: &Shared, gate: &Gate, decided: Decided) {
             for reply in decided.replies {
                 reply(Err(match (&e, gate.closed(shared)) {
                     (CommitError::Unknown(why), _) => SubmitError::Unknown(why.to_string()),
+                    (CommitError::Undecided(why), _) => SubmitError::Unknown(why.clone()),
                     (CommitError::Keys(_), _) | (_, None) => SubmitError::Unable(e.to_string()),
                     (_, Some(why)) => SubmitError::Closed(why),
                 }));

@@ -6,6 +6,7 @@
 #[cfg(feature = "postgres")]
 pub mod cluster;
 pub mod contract;
+pub mod ledger;
 pub mod log;
 pub mod memory;
 #[cfg(feature = "postgres")]

@@ -239,8 +239,8 @@ where
 mod tests {
     use ron_files::{CrashMode, FaultKind};
     use ron_kernel::Random as _;
-    use ron_tlog::OpenError;
     use ron_tlog::store::{Batch, LogStore as _, Writer};
+    use ron_tlog::{CheckpointError, OpenError};
 
     use super::*;
     use crate::contract::append;
@@ -332,8 +332,16 @@ mod tests {
         holder.append(&records(9, 1), soon()).unwrap();
         holder.publish_checkpoint(&signer()).unwrap();
         let checkpoint = holder.reader().checkpoint_head().unwrap();
+        holder.append(&records(10, 1), soon()).unwrap();
         engine.fail_over();
         engine.set_synchronous(true);
+        // Nothing is signed that the engine does not have.
+        let signed = holder.publish_checkpoint(&signer());
+        assert!(
+            matches!(&signed, Err(CheckpointError::Engine(StoreError::Lost(_)))),
+            "{signed:?}"
+        );
+        assert_eq!(holder.reader().checkpoint_size(), 10);
         let lost = |outcome: Result<(), EngineError>| {
             assert!(
                 matches!(outcome, Err(EngineError::Store(StoreError::Lost(_)))),
@@ -368,13 +376,13 @@ mod tests {
         ));
         // And more follow it: what this node would read next does not continue its copy.
         take_over(&mut third);
-        third.append(&records(50, 2), soon()).unwrap();
+        third.append(&records(50, 3), soon()).unwrap();
         disk.poke(&segment, copy);
         let mut behind = node(&engine, &disk, "lost", "a");
-        assert_eq!(behind.size(), 10);
+        assert_eq!(behind.size(), 11);
         lost(catch_up(&mut behind));
         lost(claim(&mut behind, &[]));
-        assert_eq!(leaves(&behind), records(0, 10));
+        assert_eq!(leaves(&behind), records(0, 11));
     }
 
     #[test]

@@ -113,7 +113,10 @@ mod tests {
     fn postgresql_keeps_the_contract() {
         let rig = PgRig::new(Cluster::pair());
         // The rules of a store come last: they take the primary away.
-        for (rule, check) in crate::log::rules().into_iter().chain(rules()) {
+        let nodes = crate::log::rules()
+            .into_iter()
+            .chain(crate::ledger::rules());
+        for (rule, check) in nodes.chain(rules()) {
             let begun = SystemClock.now();
             check(&rig);
             let took = SystemClock.now() - begun;
