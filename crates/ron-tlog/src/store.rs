@@ -341,7 +341,20 @@ impl Tail {
                 head.size, self.size
             )));
         }
-        let read = store.read_from(self.size, bytes_max, deadline)?;
+        let mut read = store.read_from(self.size, bytes_max, deadline)?;
+        if read.is_empty() && head.size > self.size {
+            // A tail that vanished between the two reads looks like this, and so does a log whose batches end at other sizes
+            // than the ones that were final here.
+            store.confirm(deadline)?;
+            let head = store.head(deadline)?;
+            read = store.read_from(self.size, bytes_max, deadline)?;
+            if read.is_empty() && head.size > self.size {
+                return Err(StoreError::Lost(format!(
+                    "it has {} entries, and none of its batches begins at {}, where the final ones end",
+                    head.size, self.size
+                )));
+            }
+        }
         let same = self.provisional.iter().zip(&read);
         let same = same.take_while(|(before, now)| before == now).count();
         let vanished = self.provisional[same..].iter();

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use ron_files::SimDisk;
 use ron_kernel::SeededRandom;
-use ron_ledger::copies::{CopyError, Resolved};
-use ron_ledger::core::{Op, Outcome, Salts, Verdict};
+use ron_ledger::copies::CopyError;
+use ron_ledger::core::{Op, Outcome, Salts};
 use ron_ledger::engine::{Atomicity, CommitError, Committed, Engine, EngineOptions, Request};
 use ron_proto::ledger::{Details, Entry};
 use ron_proto::{Amount, Timestamp};
@@ -104,14 +104,6 @@ fn commit(node: &mut Engine, entries: Vec<Entry>) -> Result<Committed, CommitErr
     node.commit(T0, &[request(entries, Atomicity::Independent)])
 }
 
-fn is_done(outcome: &Outcome) -> bool {
-    let verdict = match outcome {
-        Outcome::Fresh { verdict, .. } => Some(verdict),
-        _ => None,
-    };
-    matches!(verdict, Some(Verdict::Done(_)))
-}
-
 /// The state's canonical bytes.
 fn image(node: &Engine) -> Vec<u8> {
     let mut out = Vec::new();
@@ -127,12 +119,11 @@ fn image(node: &Engine) -> Vec<u8> {
 
 fn balance(node: &Engine, account: &str) -> u128 {
     let account = account.parse().unwrap();
-    let minor = node.shared().state(|state| {
+    node.shared().state(|state| {
         let asset = state.asset_ix(&"ron".parse().unwrap()).unwrap();
         let row = state.account(&account);
         row.map_or(0, |row| row.balance(asset).available(0))
-    });
-    minor
+    })
 }
 
 /// What holds of a ledger on every engine.
@@ -233,6 +224,8 @@ mod tests {
 
     use ron_files::CrashMode;
     use ron_kernel::Random as _;
+    use ron_ledger::copies::Resolved;
+    use ron_ledger::core::Verdict;
 
     use super::*;
     use crate::memory::{Defect, Fault, MemoryEngine};
@@ -264,10 +257,12 @@ mod tests {
     }
 
     fn told(committed: &Committed) -> Told {
-        if is_done(&committed.outcomes[0][0]) {
-            Told::Done
-        } else {
-            Told::Refused
+        match &committed.outcomes[0][0] {
+            Outcome::Fresh {
+                verdict: Verdict::Done(_),
+                ..
+            } => Told::Done,
+            _ => Told::Refused,
         }
     }
 
