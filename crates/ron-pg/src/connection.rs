@@ -190,7 +190,7 @@ impl Rows {
         last.and_then(|count| count.parse().ok()).unwrap_or(0)
     }
 
-    /// Number of columns.
+    /// Columns of each row; 0 without an answer.
     pub fn width(&self) -> usize {
         self.results.as_ref().map_or(0, |results| results.size().1)
     }

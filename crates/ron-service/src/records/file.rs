@@ -59,12 +59,12 @@ impl RecordStore for FileRecords {
         }
     }
 
-    fn look(&mut self, work: &mut Work<'_>, _deadline: Deadline) -> Result<(), RecordError> {
-        let looked = self.0.read(|conn| {
+    fn view(&mut self, work: &mut Work<'_>, _deadline: Deadline) -> Result<(), RecordError> {
+        let viewed = self.0.read(|conn| {
             let tx = conn.unchecked_transaction()?;
             Ok::<_, StoreError>(run(&tx, work)) // dropped: rolled back
         });
-        looked.map_err(|error| refused(&error))?.map(|_| ())
+        viewed.map_err(|error| refused(&error))?.map(|_| ())
     }
 
     fn confirm(&mut self, _deadline: Deadline) -> Result<(), RecordError> {

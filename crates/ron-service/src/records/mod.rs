@@ -20,12 +20,15 @@
 mod file;
 #[cfg(feature = "postgres")]
 mod postgres;
-#[cfg(feature = "postgres")]
+#[cfg(any(test, feature = "postgres"))]
 mod sql;
 
-use ron_kernel::Deadline;
+use std::io;
+
+use ron_kernel::{Deadline, Random, SharedNet};
 pub use ron_tlog::store::{Refusal, Writer};
 
+use crate::store::Migration;
 pub use file::FileRecords;
 #[cfg(feature = "postgres")]
 pub use postgres::{PgRecordOptions, PgRecords};
@@ -33,6 +36,83 @@ pub use postgres::{PgRecordOptions, PgRecords};
 /// The table of [`RecordStore::claim`]: a part of the migrations of a service that has one active node.
 pub const EPOCH_TABLE: &str =
     "CREATE TABLE record_epoch (id INTEGER PRIMARY KEY CHECK (id = 1), epoch INTEGER NOT NULL)";
+
+crate::choice! {
+    /// What makes a commit in an engine durable beyond one host.
+    #[derive(Default)]
+    pub enum EngineDurability {
+        /// Standbys that `synchronous_standby_names` names, in an order of priority.
+        #[default]
+        Standby = "standby",
+        /// Also any of several: the failover manager stops a primary by a watchdog.
+        Quorum = "quorum",
+        /// The storage below the server is replicated, which the server does not show.
+        Storage = "storage",
+    }
+}
+
+/// Where records are that several nodes share.
+#[derive(Clone, Debug)]
+pub struct Engine {
+    /// As libpq takes it: a URL, or pairs of a name and a value.
+    pub url: String,
+    pub schema: String,
+    pub durability: EngineDurability,
+}
+
+impl Engine {
+    /// What is wrong with it; `None` when nothing is known to be.
+    pub fn fault(&self) -> Option<String> {
+        if cfg!(not(feature = "postgres")) {
+            let why = "needs PostgreSQL, without which this program was built (feature `postgres`)";
+            return Some(why.into());
+        }
+        let user = self.url.split_once("://").map_or("", |(_, rest)| rest);
+        let user = user.split(['/', '?']).next().unwrap_or("");
+        let named = user.rsplit_once('@').map_or("", |(user, _)| user);
+        if named.contains(':') || self.url.contains("password=") {
+            let why = "must not have a password: name a file of mode 0600 with passfile=/path";
+            return Some(why.into());
+        }
+        None
+    }
+
+    /// The records of one node. The engine need not answer yet; calls connect when they have to.
+    #[cfg(feature = "postgres")]
+    pub fn open(
+        &self,
+        migrations: &'static [Migration],
+        net: &SharedNet,
+        random: &dyn Random,
+    ) -> io::Result<Box<dyn RecordStore>> {
+        // Each call has a deadline of its own: what is queued at a shutdown is still written.
+        let (_trigger, never) = ron_kernel::Shutdown::pair();
+        let waiter = ron_pg::Waiter::new(&**net, &never)?;
+        let options = PgRecordOptions {
+            conninfo: self.url.clone(),
+            schema: self.schema.clone(),
+            node: format!("{:016x}{:016x}", random.u64(), random.u64()),
+            durability: match self.durability {
+                EngineDurability::Standby => ron_pg::Durability::Standby,
+                EngineDurability::Quorum => ron_pg::Durability::Quorum,
+                EngineDurability::Storage => ron_pg::Durability::Storage,
+            },
+            migrations,
+        };
+        Ok(Box::new(PgRecords::new(options, waiter)))
+    }
+
+    /// This program was built without an engine: [`Engine::fault`] has said so.
+    #[cfg(not(feature = "postgres"))]
+    pub fn open(
+        &self,
+        _migrations: &'static [Migration],
+        _net: &SharedNet,
+        _random: &dyn Random,
+    ) -> io::Result<Box<dyn RecordStore>> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
 
 /// A value of a record.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -124,7 +204,7 @@ pub enum RecordError {
     Damaged(String),
 }
 
-/// An open transaction.
+/// A transaction that is open while its work runs.
 pub trait Statements {
     /// Runs a statement that returns no rows; the number of rows that it has changed.
     fn execute(&mut self, sql: &str, params: &[Value]) -> Result<u64, RecordError>;
@@ -146,7 +226,7 @@ pub trait RecordStore: Send {
 
     /// Runs `work`, which changes nothing, in one transaction. What it reads is provisional: it may
     /// vanish with the engine's primary until [`RecordStore::confirm`] has returned `Ok`.
-    fn look(&mut self, work: &mut Work<'_>, deadline: Deadline) -> Result<(), RecordError>;
+    fn view(&mut self, work: &mut Work<'_>, deadline: Deadline) -> Result<(), RecordError>;
 
     /// After `Ok` everything that this store has read before is final.
     fn confirm(&mut self, deadline: Deadline) -> Result<(), RecordError>;
@@ -204,7 +284,7 @@ impl dyn RecordStore + '_ {
             value = Some(done);
             good
         };
-        self.look(&mut keep, deadline)?;
+        self.view(&mut keep, deadline)?;
         value.expect("the work has run")
     }
 

@@ -20,9 +20,10 @@ const TABLES_LOCK: i64 = 0x726f_6e5f_7265_6373;
 /// A session that waits this long to resolve a commit is given up: its server may be gone without a word.
 const RESOLVER_WAITS: Duration = Duration::from_secs(30);
 
-/// Names and texts in statements are as in the service, and tables are those of its schema.
-const SETTINGS: &str =
-    "SELECT set_config('search_path', $1, false), set_config('client_encoding', 'UTF8', false)";
+/// Names and texts in statements are as in the service, and tables are those of its schema. A transaction whose client is gone
+/// without a word ends, and with it its locks: it is idle, so it was not asked to commit.
+const SETTINGS: &str = "SELECT set_config('search_path', $1, false), set_config('client_encoding', 'UTF8', false), \
+     set_config('idle_in_transaction_session_timeout', '30s', false)";
 
 /// The row of one node is written by each of its transactions.
 const TABLES: [&str; 2] = [
@@ -311,7 +312,7 @@ impl RecordStore for PgRecords {
         }
     }
 
-    fn look(&mut self, work: &mut Work<'_>, deadline: Deadline) -> Result<(), RecordError> {
+    fn view(&mut self, work: &mut Work<'_>, deadline: Deadline) -> Result<(), RecordError> {
         if self
             .pending
             .as_ref()
@@ -427,7 +428,6 @@ fn owned(cell: Cell<'_>) -> Value {
     }
 }
 
-/// Tables and migrations.
 impl PgRecords {
     /// Compares the tables with the migrations, and makes what is missing. Safe to repeat, also by
     /// several nodes at once and after an unknown outcome.

@@ -333,8 +333,8 @@ impl RecordStore for FaultyRecords {
         committed
     }
 
-    fn look(&mut self, work: &mut Work<'_>, deadline: Deadline) -> Result<(), RecordError> {
-        self.inner.look(work, deadline)
+    fn view(&mut self, work: &mut Work<'_>, deadline: Deadline) -> Result<(), RecordError> {
+        self.inner.view(work, deadline)
     }
 
     fn confirm(&mut self, _deadline: Deadline) -> Result<(), RecordError> {

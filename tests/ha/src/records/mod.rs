@@ -115,7 +115,7 @@ fn session<R: RecordRig>(rig: &R) -> Box<dyn RecordStore> {
     ))
 }
 
-/// Inserts a row.
+/// Inserts a row in a transaction of its own.
 pub fn put(
     store: &mut dyn RecordStore,
     name: &str,
