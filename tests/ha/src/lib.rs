@@ -10,3 +10,5 @@ pub mod memory;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 pub mod records;
+#[cfg(all(test, feature = "postgres"))]
+mod wallets;
