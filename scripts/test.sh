@@ -35,7 +35,7 @@ step "lints"
 cargo clippy --release --locked --workspace --all-targets -- -D warnings
 cargo clippy --release --locked -p ron-custody -p ron-kms --features pkcs11,tpm --all-targets -- -D warnings
 cargo clippy --release --locked -p ron-benches --features pkcs11 -- -D warnings
-cargo clippy --release --locked -p ron-pg -p ron-ha --features ron-ha/postgres --all-targets -- -D warnings
+cargo clippy --release --locked -p ron-pg -p ron-service -p svc-wallet -p ron-ha --features ron-ha/postgres --all-targets -- -D warnings
 
 step "unit tests"
 cargo test --release --locked --workspace --lib --bins
@@ -56,7 +56,7 @@ cargo xtask api-fuzz --phases fuzzing --examples 8 --seed 1
 step "keys in a PKCS#11 token and in a TPM"
 cargo xtask devices
 
-step "logs in PostgreSQL"
+step "logs and records in PostgreSQL"
 cargo xtask ha
 
 step "Parquet and Arrow files"

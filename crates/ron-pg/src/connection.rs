@@ -18,8 +18,11 @@ const TLS_POLL: Duration = Duration::from_millis(20);
 
 /// Type numbers of PostgreSQL's catalogue, which never change.
 mod oid {
+    pub const ANY: u32 = 0; // the server infers it
+    pub const BOOL: u32 = 16;
     pub const BYTES: u32 = 17;
     pub const INT8: u32 = 20;
+    pub const INT2: u32 = 21;
     pub const INT4: u32 = 23;
     pub const TEXT: u32 = 25;
     pub const BYTES_ARRAY: u32 = 1001;
@@ -105,6 +108,7 @@ impl Waiter {
 /// A parameter of a query, sent in binary.
 #[derive(Clone, Copy, Debug)]
 pub enum Param<'a> {
+    Null,
     Text(&'a str),
     Bytes(&'a [u8]),
     Int8(i64),
@@ -116,6 +120,7 @@ pub enum Param<'a> {
 impl Param<'_> {
     fn oid(&self) -> u32 {
         match self {
+            Self::Null => oid::ANY,
             Self::Text(_) => oid::TEXT,
             Self::Bytes(_) => oid::BYTES,
             Self::Int8(_) => oid::INT8,
@@ -128,7 +133,7 @@ impl Param<'_> {
     /// The bytes, if they are not there already.
     fn encoded(&self) -> Vec<u8> {
         match self {
-            Self::Text(_) | Self::Bytes(_) => Vec::new(),
+            Self::Null | Self::Text(_) | Self::Bytes(_) => Vec::new(),
             Self::Int8(number) => number.to_be_bytes().into(),
             Self::Int4(number) => number.to_be_bytes().into(),
             Self::Texts(items) => array(oid::TEXT, items.iter().map(|item| item.as_bytes())),
@@ -148,6 +153,16 @@ fn array<'a>(element: u32, items: impl ExactSizeIterator<Item = &'a [u8]>) -> Ve
         bytes.extend(item);
     }
     bytes
+}
+
+/// A value of an answer, with its type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cell<'a> {
+    Null,
+    /// Of any length, and 0 or 1 for a boolean.
+    Int(i64),
+    Text(&'a str),
+    Bytes(&'a [u8]),
 }
 
 /// What a query gave.
@@ -173,6 +188,36 @@ impl Rows {
     pub fn changed(&self) -> u64 {
         let last = self.tag.rsplit(' ').next();
         last.and_then(|count| count.parse().ok()).unwrap_or(0)
+    }
+
+    /// Columns of each row; 0 without an answer.
+    pub fn width(&self) -> usize {
+        self.results.as_ref().map_or(0, |results| results.size().1)
+    }
+
+    /// A value of any of the types that [`Cell`] has.
+    pub fn cell(&self, row: usize, column: usize) -> Result<Cell<'_>, PgError> {
+        let outside = PgError::Misuse("a value is missing in the answer");
+        if row >= self.len() || column >= self.width() {
+            return Err(outside);
+        }
+        let results = self.results.as_ref().ok_or(outside)?;
+        let Some(bytes) = results.value(row, column) else {
+            return Ok(Cell::Null);
+        };
+        let wrong = PgError::Misuse("a value of the answer has another length than its type");
+        Ok(match results.column_type(column) {
+            oid::BOOL => Cell::Int(i64::from(bytes == [1])),
+            oid::INT2 => Cell::Int(i16::from_be_bytes(bytes.try_into().map_err(|_| wrong)?).into()),
+            oid::INT4 => Cell::Int(self.int4(row, column)?.into()),
+            oid::INT8 => Cell::Int(self.int8(row, column)?),
+            oid::TEXT => Cell::Text(self.text(row, column)?),
+            oid::BYTES => Cell::Bytes(bytes),
+            _ => {
+                let why = "a column is no integer, text or bytea: cast it in the statement";
+                return Err(PgError::Misuse(why));
+            }
+        })
     }
 
     /// A value; an error for NULL and outside of the result.
@@ -298,9 +343,10 @@ impl Connection {
             .map(|(param, encoded)| RawParam {
                 oid: param.oid(),
                 bytes: match param {
-                    Param::Text(text) => text.as_bytes(),
-                    Param::Bytes(bytes) => bytes,
-                    _ => encoded,
+                    Param::Null => None,
+                    Param::Text(text) => Some(text.as_bytes()),
+                    Param::Bytes(bytes) => Some(bytes),
+                    _ => Some(encoded),
                 },
             })
             .collect();

@@ -1,4 +1,5 @@
-//! ron-pg: logs in PostgreSQL, through libpq, without a runtime.
+//! ron-pg: sessions with PostgreSQL through libpq, without a runtime, and logs in it. Records
+//! (`ron_service::records`) use the sessions.
 //!
 //! ```text
 //!  sys         libpq as safe values: the only `unsafe` code
@@ -23,8 +24,8 @@ mod schema;
 mod session;
 mod sys;
 
-pub use connection::{Connection, Notice, Param, PgError, Rows, Waiter};
+pub use connection::{Cell, Connection, Notice, Param, PgError, Rows, Waiter};
 pub use log_beat::PgLogBeat;
 pub use log_store::PgLogStore;
 pub use schema::Upkeep;
-pub use session::{Durability, PgLogOptions};
+pub use session::{Commits, Durability, PgLogOptions, Session, check_schema, of_read, of_write};

@@ -35,7 +35,7 @@ impl PgLogBeat {
 
     fn query(&mut self, beats: bool, deadline: Deadline) -> Result<Rows, StoreError> {
         if self.session.is_none() {
-            let session = Session::open(&self.options, Commits::Local, &self.waiter, deadline)?;
+            let session = self.options.open(Commits::Local, &self.waiter, deadline)?;
             self.session = Some(session);
         }
         let session = self.session.as_mut().expect("opened above");

@@ -127,7 +127,7 @@ impl PgLogStore {
         }
         if self.session.is_none() {
             let commits = Commits::Replicated;
-            let session = Session::open(&self.options, commits, &self.waiter, deadline)?;
+            let session = self.options.open(commits, &self.waiter, deadline)?;
             self.session = Some(session);
         }
         Ok(self.session.as_mut().expect("opened above"))

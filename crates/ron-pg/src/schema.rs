@@ -135,8 +135,9 @@ impl Upkeep {
     }
 
     fn open(&self, deadline: Deadline) -> Result<Session, StoreError> {
-        let mut session =
-            Session::open(&self.options, Commits::Replicated, &self.waiter, deadline)?;
+        let mut session = self
+            .options
+            .open(Commits::Replicated, &self.waiter, deadline)?;
         session.check(deadline)?;
         Ok(session)
     }

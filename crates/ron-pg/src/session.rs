@@ -51,6 +51,17 @@ pub struct PgLogOptions {
 }
 
 impl PgLogOptions {
+    /// A session for this log.
+    pub(crate) fn open(
+        &self,
+        commits: Commits,
+        waiter: &Arc<Waiter>,
+        deadline: Deadline,
+    ) -> Result<Session, StoreError> {
+        self.check()?;
+        Session::open(&self.conninfo, self.durability, commits, waiter, deadline)
+    }
+
     pub fn new(conninfo: &str, schema: &str, log: &str, holder: &str) -> Self {
         Self {
             conninfo: conninfo.into(),
@@ -65,11 +76,8 @@ impl PgLogOptions {
 
     /// Names that stand in statements as they are: no character of them may end a name or a text.
     pub(crate) fn check(&self) -> Result<(), Refusal> {
-        let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+        check_schema(&self.schema)?;
         let rejected = |why: &str| Err(Refusal::Rejected(why.into()));
-        if self.schema.is_empty() || self.schema.len() > 40 || !self.schema.chars().all(plain) {
-            return rejected("the schema must have 1..=40 characters a-z, 0-9 and _");
-        }
         let odd = |c: char| c.is_control() || c == '\'' || c == '\\';
         if self.log.is_empty() || self.log.len() > 1024 || self.log.contains(odd) {
             return rejected("the log's name must have 1..=1024 bytes, no quote and no backslash");
@@ -84,9 +92,19 @@ impl PgLogOptions {
     }
 }
 
+/// Refuses the name of a schema that could not stand in a statement as it is.
+pub fn check_schema(schema: &str) -> Result<(), Refusal> {
+    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+    if schema.is_empty() || schema.len() > 40 || !schema.chars().all(plain) {
+        let why = "the schema must have 1..=40 characters a-z, 0-9 and _";
+        return Err(Refusal::Rejected(why.into()));
+    }
+    Ok(())
+}
+
 /// Which commits of a session wait for the standby.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Commits {
+pub enum Commits {
     Replicated,
     Local,
 }
@@ -102,7 +120,7 @@ impl Commits {
 
 /// A connection with the settings that its commits need.
 #[derive(Debug)]
-pub(crate) struct Session {
+pub struct Session {
     pub connection: Connection,
     durability: Durability,
     /// From when on the settings have to be read again; `None`: they were not read yet.
@@ -126,20 +144,19 @@ const STATE: &str = "SELECT pg_is_in_recovery(), pg_backend_pid(), \
 impl Session {
     /// Connects. What goes wrong has changed nothing.
     pub fn open(
-        options: &PgLogOptions,
+        conninfo: &str,
+        durability: Durability,
         commits: Commits,
         waiter: &Arc<Waiter>,
         deadline: Deadline,
     ) -> Result<Self, StoreError> {
-        options.check()?;
-        let mut connection =
-            Connection::connect(&options.conninfo, waiter, deadline).map_err(of_read)?;
+        let mut connection = Connection::connect(conninfo, waiter, deadline).map_err(of_read)?;
         connection
             .query(SETTINGS, &[Param::Text(commits.setting())], deadline)
             .map_err(of_read)?;
         Ok(Self {
             connection,
-            durability: options.durability,
+            durability,
             check_at: None,
         })
     }
@@ -208,7 +225,7 @@ fn standbys_unsafe(names: &str, durability: Durability) -> Option<&'static str> 
 }
 
 /// An error before or instead of a write: nothing was changed.
-pub(crate) fn of_read(error: PgError) -> StoreError {
+pub fn of_read(error: PgError) -> StoreError {
     match error {
         PgError::Server { fatal: false, .. } | PgError::Misuse(_) => {
             Refusal::Rejected(error.to_string()).into()
@@ -218,7 +235,7 @@ pub(crate) fn of_read(error: PgError) -> StoreError {
 }
 
 /// The outcome of a write that was sent.
-pub(crate) fn of_write(outcome: Result<Rows, PgError>) -> Result<Rows, StoreError> {
+pub fn of_write(outcome: Result<Rows, PgError>) -> Result<Rows, StoreError> {
     match outcome {
         Ok(rows) if rows.notices.is_empty() => Ok(rows),
         // A wait for the standby that was cancelled says success and a warning.

@@ -3,7 +3,7 @@
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::os::fd::BorrowedFd;
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 use std::slice;
 
 use pq_sys as pq;
@@ -45,8 +45,10 @@ unsafe impl Send for Conn {}
 
 /// A parameter as libpq takes it.
 pub(crate) struct RawParam<'a> {
+    /// 0 leaves the type to the server.
     pub oid: u32,
-    pub bytes: &'a [u8],
+    /// `None` is NULL.
+    pub bytes: Option<&'a [u8]>,
 }
 
 /// The text behind a pointer of libpq, empty for null.
@@ -145,17 +147,18 @@ impl Conn {
     /// Hands a query to libpq, with binary parameters and results; false when it takes none.
     pub fn send(&mut self, sql: &CStr, params: &[RawParam<'_>]) -> bool {
         let oids: Vec<pq::Oid> = params.iter().map(|p| p.oid).collect();
-        let values: Vec<*const c_char> = params.iter().map(|p| p.bytes.as_ptr().cast()).collect();
-        let lengths: Option<Vec<c_int>> = params
+        let values = params
             .iter()
-            .map(|p| c_int::try_from(p.bytes.len()).ok())
-            .collect();
+            .map(|p| p.bytes.map_or(ptr::null(), <[u8]>::as_ptr));
+        let values: Vec<*const c_char> = values.map(<*const u8>::cast).collect();
+        let lengths = params.iter().map(|p| p.bytes.map_or(0, <[u8]>::len));
+        let lengths: Option<Vec<c_int>> = lengths.map(|n| c_int::try_from(n).ok()).collect();
         let (Some(lengths), Ok(count)) = (lengths, c_int::try_from(params.len())) else {
             return false;
         };
         let formats = vec![BINARY; params.len()];
         // SAFETY: four arrays of `count` items whose pointers live during the call (a pointer of an
-        // empty slice is not null, and its length is 0); libpq copies all of it.
+        // empty slice is not null, and its length is 0; a null pointer is NULL); libpq copies all of it.
         unsafe {
             pq::PQsendQueryParams(
                 self.raw.as_ptr(),
@@ -255,6 +258,13 @@ impl ResultSet {
             rows.unsigned_abs() as usize,
             columns.unsigned_abs() as usize,
         )
+    }
+
+    /// Type of a column, as a number of the catalogue. `column` is below [`ResultSet::size`].
+    pub fn column_type(&self, column: usize) -> u32 {
+        assert!(column < self.size().1, "outside of the result");
+        // SAFETY: a live result, and a column of it.
+        unsafe { pq::PQftype(self.0.as_ptr(), column as c_int) }
     }
 
     /// A value; `None` for NULL. `row` and `column` are below [`ResultSet::size`].

@@ -5,7 +5,7 @@
 //!      │ signals, drain, exit code                        ▼
 //!      └── Parts (clock, randomness, sockets) ──> start::<Service> ──> Boot ── serve ──> Running
 //!                                                                      │ health port: healthz readyz metrics status topology
-//!                                                                      │ store, log_host, topology rows
+//!                                                                      │ store, records, log_host, topology rows
 //! ```
 //!
 //! **Invariants:** nothing here is global except the logger, and only `main_with` sets that: six
@@ -26,6 +26,7 @@ pub mod logging;
 mod main_with;
 pub mod pinned;
 mod ready;
+pub mod records;
 pub mod signed_policy;
 mod store;
 pub mod topology;

@@ -11,6 +11,7 @@ use ron_kernel::{Deadline, Receiver, Sender, Snapshot, ThreadCtx, Topology, queu
 use ron_proto::wallet::WalletPolicy;
 use ron_service::kept_policy::{KeptPolicy, replaces};
 use ron_service::lag::{Follower, FollowerLag};
+use ron_service::records::{Engine, FileRecords, RecordStore};
 use ron_service::signed_policy::{PolicyError, SignedPolicy, policy_paths};
 use ron_service::{Boot, Chassis, ReadyBoard, Running, Service, StartError, Table, signed_policy};
 
@@ -30,7 +31,7 @@ use crate::topology::{
     RECEIPTS_QUEUE, RESUME_QUEUE, TOPOLOGY, UNRESOLVED_QUEUE, UNRESOLVED_RECORDER, WATCH, WEBHOOKS,
     WORK_QUEUE,
 };
-use crate::unresolved::{self, UnresolvedKeys};
+use crate::unresolved::{self, Change, Recorder, UnresolvedKeys};
 use crate::upstream::{SharedUpstream, Upstream};
 use crate::watch::{self, Watch};
 use crate::webhooks::{Endpoint, ProgressFile, Webhook, WebhookMetrics, WebhookParts};
@@ -176,7 +177,7 @@ fn share(chassis: &Chassis, settings: Settings, home: Option<Dir>) -> Result<Sha
         metrics.clone(),
     );
     let upstream = Arc::new(upstream);
-    let unresolved = spawn_recorder(chassis, home.as_ref())?;
+    let unresolved = spawn_recorder(chassis, &settings, home.as_ref())?;
     let audit = spawn_audit(chassis, home.as_ref());
     Ok(Shared {
         balances: Arc::new(Balances::new(
@@ -221,20 +222,68 @@ fn spawn_audit(chassis: &Chassis, home: Option<&Dir>) -> Audit {
 
 fn spawn_recorder(
     chassis: &Chassis,
+    settings: &Settings,
     home: Option<&Dir>,
 ) -> Result<Arc<UnresolvedKeys>, StartError> {
+    let (notes, notes_rx) = queue(&UNRESOLVED_QUEUE, UNRESOLVED_QUEUE.capacity, &chassis.km);
+    if let Some(engine) = settings.records() {
+        return share_records(chassis, &engine, home, notes, notes_rx);
+    }
     let (mut store, before) = unresolved::open(home).map_err(StartError::failed)?;
     // Without a reserve: what is kept free is meant for keys whose outcome is unknown.
     store.watch_disk(chassis.sup.watch_disk("unresolved"), DiskRoom::unlimited());
-    let (notes, notes_rx) = queue(&UNRESOLVED_QUEUE, UNRESOLVED_QUEUE.capacity, &chassis.km);
+    let records: Box<dyn RecordStore> = Box::new(FileRecords::new(store));
     // After a panic the file is gone: callers are still answered, without a durable record.
     chassis.sup.spawn_owner(
         &UNRESOLVED_RECORDER,
-        Some(store),
-        move |store, ctx| unresolved::run(ctx, &notes_rx, store.as_ref()),
+        Some(records),
+        move |records, ctx| {
+            let recorder = Recorder {
+                records,
+                shared: None,
+            };
+            unresolved::run(ctx, &notes_rx, recorder, Vec::new());
+        },
         || Some(None),
     );
     Ok(Arc::new(UnresolvedKeys::new(before, notes)))
+}
+
+/// The same with the records of all wallets in an engine, which need not answer yet.
+fn share_records(
+    chassis: &Chassis,
+    engine: &Engine,
+    home: Option<&Dir>,
+    notes: Sender<Change>,
+    notes_rx: Receiver<Change>,
+) -> Result<Arc<UnresolvedKeys>, StartError> {
+    let before = unresolved::of_file(home).map_err(StartError::failed)?;
+    let late: Vec<Change> = before
+        .iter()
+        .map(|key| Change::Add(key.clone(), Vec::new()))
+        .collect();
+    let opened = engine.open(
+        &unresolved::MIGRATIONS,
+        &chassis.peers.net,
+        &*chassis.random,
+    );
+    let records = opened.map_err(StartError::failed)?;
+    chassis.ready.declare(&[unresolved::CAUSE]);
+    let keys = Arc::new(UnresolvedKeys::shared(before, notes));
+    let (shared, ready) = (keys.clone(), chassis.ready.clone());
+    chassis.sup.spawn_owner(
+        &UNRESOLVED_RECORDER,
+        (Some(records), late),
+        move |(records, late), ctx| {
+            let recorder = Recorder {
+                records,
+                shared: Some((&shared, &ready)),
+            };
+            unresolved::run(ctx, &notes_rx, recorder, late);
+        },
+        || Some((None, Vec::new())),
+    );
+    Ok(keys)
 }
 
 fn spawn_committers(chassis: &Chassis, shared: &Shared) -> CommitQueues {

@@ -7,6 +7,7 @@ use ron_kernel::BreakerLimits;
 use ron_proto::Amount;
 use ron_service::config::Blocks;
 use ron_service::pinned::KeyRing;
+use ron_service::records::{Engine, EngineDurability};
 use ron_service::{ChassisSettings, Config, ConfigProblem, ServiceSettings, Settings as _, Table};
 
 use crate::balances::MaxAge;
@@ -71,6 +72,15 @@ ron_service::settings! {
         /// Maximum number of writes waiting for a committer, over all committers; when full, writes get
         /// 429.
         "queues.work" => work: usize = "512", range("1", "65536"), restart(Queues);
+        /// PostgreSQL database in which the wallet records keys whose outcome is unknown, as libpq takes it; every wallet of the
+        /// database then answers for them. Use addresses, and `passfile` instead of a password. Without it they are in a file of
+        /// the data directory. Needs a build with the feature `postgres`.
+        "records.url" => records_url: Option<String>, restart(Clients);
+        /// Schema in the database; wallets of one schema share their records.
+        "records.schema" => records_schema: String = "svc_wallet", restart(Clients);
+        /// What makes a record durable beyond one host: `standby` for named synchronous standbys, `quorum` for any of several
+        /// under a failover manager with a watchdog, `storage` for a database whose storage is replicated.
+        "records.durability" => records_durability: EngineDurability = "standby", restart(Clients);
         /// Endpoints that get a message for each entry of their accounts.
         "webhooks" => webhooks: Blocks<WebhookKeys>, restart(Clients);
         /// Maximum time of one delivery of a webhook message.
@@ -119,6 +129,9 @@ impl ServiceSettings for Settings {
                        answers would be refused while it does not";
             problems.push(config.problem(Self::balances_stale_for, why));
         }
+        if let Some(why) = settings.records().and_then(|engine| engine.fault()) {
+            problems.push(config.problem(Self::records_url, why));
+        }
         if problems.is_empty() {
             Ok(settings)
         } else {
@@ -134,6 +147,15 @@ impl Settings {
             retry_cap: self.webhook_retry_cap,
             give_up_after: self.webhook_give_up_after,
         }
+    }
+
+    /// The engine of the records; `None` when they are in a file.
+    pub fn records(&self) -> Option<Engine> {
+        Some(Engine {
+            url: self.records_url.clone()?,
+            schema: self.records_schema.clone(),
+            durability: self.records_durability,
+        })
     }
 
     pub fn balance_age(&self) -> MaxAge {
@@ -243,6 +265,18 @@ mod tests {
             "10s",
         );
         check("[balances]\nstale_for = \"2h\"", "balances.stale_for", "1h");
+        let has_engine = cfg!(feature = "postgres");
+        let good =
+            "[records]\nurl = \"postgresql://ron@10.0.0.1,10.0.0.2/ron?passfile=/etc/ron/pgpass\"";
+        assert_eq!(read(good).is_ok(), has_engine, "{:?}", read(good).err());
+        let secret = "[records]\nurl = \"postgresql://ron:secret@10.0.0.1/ron\"";
+        let says = if has_engine { "passfile" } else { "postgres" };
+        check(secret, "records.url", says);
+        check(
+            "[records]\ndurability = \"none\"",
+            "records.durability",
+            "standby",
+        );
         let ages = "[balances]\nstale_for = \"100ms\"";
         check(ages, "balances.stale_for", "balances.fresh_for");
     }

@@ -36,7 +36,7 @@ pub static UNRESOLVED_RECORDER: ThreadSpec = ThreadSpec {
     count: Count::One,
     stage: Stage::Write,
     critical: false,
-    job: "records keys whose outcome is unknown, then refers their callers to /v1/ops",
+    job: "records keys whose outcome is unknown, then refers their callers to /v1/ops; asks for keys of other wallets",
 };
 pub static AUDIT: ThreadSpec = ThreadSpec {
     name: "wal-audit",
@@ -114,14 +114,14 @@ pub static WORK_QUEUE: QueueSpec = QueueSpec {
     to: "wal-commit-* (one queue each, by account)",
     when_full: "429 busy",
 };
-/// Keys with an unknown outcome, to be recorded.
+/// Keys with an unknown outcome, to be recorded; with an engine also questions about those of other wallets.
 pub static UNRESOLVED_QUEUE: QueueSpec = QueueSpec {
     name: "unresolved",
     capacity: 1024,
     overflow: Overflow::WaitDeadline,
-    from: "wal-commit-*, wal-watch",
+    from: "wal-commit-*, wal-watch, wal-feed, API workers",
     to: "wal-unresolved",
-    when_full: "504 without the durable record; the key is recorded in memory",
+    when_full: "504 without the durable record, the key is recorded in memory; 503 for a question",
 };
 pub static AUDIT_QUEUE: QueueSpec = QueueSpec {
     name: "audit",

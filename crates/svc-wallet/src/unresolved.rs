@@ -1,6 +1,9 @@
-//! Unresolved keys: keys whose outcome is unknown. They are recorded on disk, their callers are
-//! informed, and a lookup reports them as open until the ledger has an entry for the key; the wallet
-//! never guesses, and only its caller gives a key up.
+//! Unresolved keys: keys whose outcome is unknown. They are recorded, their callers are informed, and a
+//! lookup reports them as open until the ledger has an entry for the key; the wallet never guesses,
+//! and only its caller gives a key up.
+//!
+//! The records are in a file of this wallet, or in an engine: then every wallet of the engine reports
+//! the key as open, and none says that a key has never reached the ledger before it has looked there.
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -9,9 +12,12 @@ use std::time::Duration;
 
 use ron_files::Dir;
 use ron_http::Responder;
-use ron_kernel::{Deadline, RankedMutex, Receiver, Recv, SendError, Sender, ThreadCtx};
+use ron_kernel::{
+    Deadline, RankedMutex, Receiver, Recv, ReplySender, SendError, Sender, ThreadCtx, reply,
+};
 use ron_proto::ledger::RequestKey;
-use ron_service::{Migration, Store, StoreError};
+use ron_service::records::{RecordError, RecordStore, Refusal, Row, Value, Writer};
+use ron_service::{Migration, ReadyBoard, Store, StoreError};
 
 use crate::errors::{unknown, unknown_and_not_recorded};
 use crate::topology::UNRESOLVED;
@@ -22,8 +28,18 @@ const FILE: &str = "unresolved.sqlite";
 const ROOM_WAIT: Duration = Duration::from_millis(500);
 /// Maximum changes written in one transaction.
 const NOTES_MAX: usize = 512;
+/// Maximum time of a transaction in an engine; a caller waits that long for its 504 while the engine is unavailable.
+const ENGINE_WAIT: Duration = Duration::from_secs(2);
+/// How often keys that other wallets have recorded are read.
+const READ_EVERY: Duration = Duration::from_secs(60);
+/// The same while the engine does not answer.
+const READ_AGAIN: Duration = Duration::from_secs(5);
+/// Pause before what an engine did not take is sent again.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// Readiness cause: the engine does not take records.
+pub const CAUSE: &str = "records";
 
-static MIGRATIONS: [Migration; 1] = [Migration {
+pub static MIGRATIONS: [Migration; 1] = [Migration {
     version: 1,
     name: "unresolved keys",
     sql: "CREATE TABLE unresolved (tenant TEXT NOT NULL, principal TEXT NOT NULL, key TEXT NOT NULL, PRIMARY KEY (tenant, principal, key)) WITHOUT ROWID",
@@ -36,6 +52,8 @@ pub enum Change {
     Add(RequestKey, Vec<Responder>),
     /// The outcome is known.
     Release(RequestKey),
+    /// Whether any wallet has the key recorded.
+    Ask(RequestKey, Deadline, ReplySender<Result<bool, RecordError>>),
 }
 
 /// The set of unresolved keys, and the queue to the thread that records them. The set has no
@@ -46,6 +64,8 @@ pub enum Change {
 pub struct UnresolvedKeys {
     set: RankedMutex<BTreeSet<RequestKey>>,
     notes: Sender<Change>,
+    /// The records are those of several wallets, and the set has a part of them.
+    is_shared: bool,
 }
 
 impl UnresolvedKeys {
@@ -54,6 +74,15 @@ impl UnresolvedKeys {
         Self {
             set: RankedMutex::new(&UNRESOLVED, before),
             notes,
+            is_shared: false,
+        }
+    }
+
+    /// Starts with the keys of a file that this wallet had; those of the engine follow when it answers.
+    pub fn shared(before: BTreeSet<RequestKey>, notes: Sender<Change>) -> Self {
+        Self {
+            is_shared: true,
+            ..Self::new(before, notes)
         }
     }
 
@@ -79,6 +108,11 @@ impl UnresolvedKeys {
         }
     }
 
+    /// Whether other wallets record keys in the same place.
+    pub fn is_shared(&self) -> bool {
+        self.is_shared
+    }
+
     /// Removes a key whose outcome is known.
     pub fn release(&self, key: &RequestKey) {
         let was = {
@@ -86,18 +120,44 @@ impl UnresolvedKeys {
             !set.is_empty() && set.remove(key)
         };
         if was {
-            // A dropped release is harmless: the ledger is asked first whenever a recorded key is
-            // used.
-            let _ = self.notes.send(
-                Change::Release(key.clone()),
-                Deadline::within(Duration::ZERO),
-            );
+            self.note_release(key);
         }
+    }
+
+    /// Removes a key that its caller has given up, also when another wallet has recorded it.
+    pub fn forget(&self, key: &RequestKey) {
+        if self.is_shared {
+            self.set.lock().remove(key);
+            self.note_release(key);
+        } else {
+            self.release(key);
+        }
+    }
+
+    fn note_release(&self, key: &RequestKey) {
+        // A dropped release is harmless: the ledger is asked first whenever a recorded key is used.
+        let _ = self.notes.send(
+            Change::Release(key.clone()),
+            Deadline::within(Duration::ZERO),
+        );
     }
 
     /// Whether the outcome of the key is unknown.
     pub fn holds(&self, key: &RequestKey) -> bool {
         self.set.lock().contains(key)
+    }
+
+    /// Whether another wallet says that the outcome of the key is unknown. Without shared records none does. False is said
+    /// by an engine that still has the newest records, or not at all.
+    pub fn held_elsewhere(&self, key: &RequestKey, by: Deadline) -> Result<bool, RecordError> {
+        if !self.is_shared {
+            return Ok(false);
+        }
+        let late = || Refusal::Unavailable("it did not answer in time".into()).into();
+        let (answer, waiter) = reply();
+        let asked = self.notes.send(Change::Ask(key.clone(), by, answer), by);
+        asked.map_err(|_| late())?;
+        waiter.wait(by).unwrap_or_else(|_| Err(late()))
     }
 
     pub fn len(&self) -> usize {
@@ -113,6 +173,14 @@ impl UnresolvedKeys {
     }
 }
 
+/// The keys of the file of a wallet that has an engine now; none when there never was a file.
+pub fn of_file(dir: Option<&Dir>) -> Result<BTreeSet<RequestKey>, StoreError> {
+    match dir {
+        Some(there) if there.exists(FILE).unwrap_or(true) => Ok(open(dir)?.1),
+        _ => Ok(BTreeSet::new()),
+    }
+}
+
 /// Opens the file; without a directory the records do not survive the process.
 pub fn open(dir: Option<&Dir>) -> Result<(Store, BTreeSet<RequestKey>), StoreError> {
     let store = match dir {
@@ -120,7 +188,7 @@ pub fn open(dir: Option<&Dir>) -> Result<(Store, BTreeSet<RequestKey>), StoreErr
         None => Store::memory(&MIGRATIONS)?,
     };
     let keys = store.read(|db| {
-        let mut q = db.prepare("SELECT tenant, principal, key FROM unresolved")?;
+        let mut q = db.prepare(ALL)?;
         let mut rows = q.query([])?;
         let mut keys = BTreeSet::new();
         let mut number = 0;
@@ -141,6 +209,8 @@ pub fn open(dir: Option<&Dir>) -> Result<(Store, BTreeSet<RequestKey>), StoreErr
     Ok((store, keys))
 }
 
+const ALL: &str = "SELECT tenant, principal, key FROM unresolved";
+
 fn parsed(row: &rusqlite::Row<'_>) -> Result<RequestKey, Box<dyn Error>> {
     let text = |column: usize| row.get::<_, String>(column);
     Ok(RequestKey {
@@ -150,52 +220,195 @@ fn parsed(row: &rusqlite::Row<'_>) -> Result<RequestKey, Box<dyn Error>> {
     })
 }
 
+/// What the thread records with, and for whom.
+pub struct Recorder<'a> {
+    /// `None`: nothing is recorded.
+    pub records: Option<Box<dyn RecordStore>>,
+    /// The set and readiness of a wallet whose records are in an engine.
+    pub shared: Option<(&'a UnresolvedKeys, &'a ReadyBoard)>,
+}
+
 /// The thread's body: records changes, then answers the callers. Ends when shut down and the queue
-/// is empty.
-pub fn run(ctx: &ThreadCtx, notes: &Receiver<Change>, file: Option<&Store>) {
+/// is empty. `late`: changes that an engine has not taken yet, whose callers have been answered.
+pub fn run(
+    ctx: &ThreadCtx,
+    notes: &Receiver<Change>,
+    mut recorder: Recorder<'_>,
+    mut late: Vec<Change>,
+) {
     let mut some = Vec::new();
+    let mut read_at = Deadline::within(Duration::ZERO);
     loop {
-        match notes.recv(&ctx.shutdown, Deadline::within(Duration::from_secs(60))) {
+        if read_at.expired() {
+            let is_read = recorder.read_others(late.is_empty());
+            read_at = Deadline::within(if is_read { READ_EVERY } else { READ_AGAIN });
+        }
+        let again_at = Deadline::within(AGAIN_AFTER);
+        let until = if late.is_empty() {
+            read_at
+        } else {
+            read_at.earlier(again_at)
+        };
+        match notes.recv(&ctx.shutdown, until) {
             Recv::Item(note) => some.push(note),
-            Recv::Timeout => continue,
+            Recv::Timeout if late.is_empty() => continue,
+            Recv::Timeout => {}
             Recv::Shutdown | Recv::Closed => {
                 if notes.drain_into(&mut some, NOTES_MAX) == 0 {
+                    if !late.is_empty() {
+                        recorder.take(&mut some, &mut late);
+                    }
                     return;
                 }
             }
         }
         let room = NOTES_MAX.saturating_sub(some.len());
         notes.drain_into(&mut some, room);
-        let written = file.map_or(Ok(()), |file| write(file, &some));
-        if let Err(why) = &written {
-            tracing::error!(event = "unresolved_not_durable", reason = %why);
-        }
-        let durable = written.is_ok();
-        some.drain(..)
-            .for_each(|note| answer_callers(note, durable));
+        recorder.take(&mut some, &mut late);
     }
 }
 
-fn write(file: &Store, notes: &[Change]) -> Result<(), StoreError> {
-    file.write(|tx| {
-        for note in notes {
-            let (sql, key) = match note {
-                Change::Add(key, _) => {
-                    ("INSERT OR IGNORE INTO unresolved VALUES (?1, ?2, ?3)", key)
-                }
-                Change::Release(key) => (
-                    "DELETE FROM unresolved WHERE tenant = ?1 AND principal = ?2 AND key = ?3",
-                    key,
-                ),
-            };
-            let columns = [
-                key.tenant.as_str(),
-                key.principal.as_str(),
-                key.key.as_str(),
-            ];
-            tx.execute(sql, columns)?;
+impl Recorder<'_> {
+    /// Records changes, after those that came too late, and answers their callers.
+    fn take(&mut self, some: &mut Vec<Change>, late: &mut Vec<Change>) {
+        let written = match &mut self.records {
+            None => Ok(()),
+            Some(records) => write(&mut **records, late).and_then(|()| write(&mut **records, some)),
+        };
+        let is_durable = written.is_ok();
+        if let Err(why) = &written {
+            tracing::error!(event = "unresolved_not_durable", reason = %why);
+        } else {
+            late.clear();
         }
-        Ok(())
+        if let Some((_, ready)) = self.shared {
+            match &written {
+                Ok(()) => ready.clear(CAUSE),
+                Err(why) => ready.degrade(CAUSE, format!("keys are not recorded: {why}")),
+            }
+        }
+        for note in some.drain(..) {
+            match note {
+                Change::Ask(key, by, answer) => {
+                    let _ = answer.send(self.ask(&key, by)); // unless its caller has given up
+                }
+                note => {
+                    let again = match &note {
+                        Change::Add(key, _) => Change::Add(key.clone(), Vec::new()),
+                        Change::Release(key) => Change::Release(key.clone()),
+                        Change::Ask(..) => unreachable!("answered above"),
+                    };
+                    if !is_durable && self.shared.is_some() {
+                        late.push(again);
+                    }
+                    answer_callers(note, is_durable);
+                }
+            }
+        }
+    }
+
+    fn ask(&mut self, key: &RequestKey, by: Deadline) -> Result<bool, RecordError> {
+        let Some(records) = &mut self.records else {
+            return Err(Refusal::Unavailable("nothing is recorded".into()).into());
+        };
+        let by = by.earlier(Deadline::within(ENGINE_WAIT));
+        settled(&mut **records, by, |records| {
+            let sql = "SELECT 1 FROM unresolved WHERE tenant = ?1 AND principal = ?2 AND key = ?3";
+            let found = records.read(by, |tx| tx.query(sql, &columns(key)))?;
+            if found.is_empty() {
+                // A server that was the primary once may lack the key; it can confirm nothing.
+                records.confirm(by)?;
+            }
+            Ok(!found.is_empty())
+        })
+    }
+
+    /// Reads what all wallets have recorded, so that the ledger is asked about keys of wallets that are gone;
+    /// false when the engine does not answer.
+    fn read_others(&mut self, all_written: bool) -> bool {
+        let (Some(records), Some((keys, ready))) = (&mut self.records, self.shared) else {
+            return true;
+        };
+        let by = Deadline::within(ENGINE_WAIT);
+        let read = settled(&mut **records, by, |records| {
+            let rows = records.read(by, |tx| tx.query(ALL, &[]))?;
+            rows.iter().map(parsed_row).collect::<Result<Vec<_>, _>>()
+        });
+        match read {
+            Ok(found) => {
+                keys.set.lock().extend(found);
+                if all_written {
+                    ready.clear(CAUSE);
+                }
+                true
+            }
+            Err(why) => {
+                ready.degrade(CAUSE, format!("keys are not read: {why}"));
+                false
+            }
+        }
+    }
+}
+
+fn parsed_row(row: &Row) -> Result<RequestKey, RecordError> {
+    let of = |column| row.text(column);
+    let odd =
+        |why: &dyn std::fmt::Display| RecordError::Damaged(format!("table unresolved: {why}"));
+    Ok(RequestKey {
+        tenant: of(0)?.parse().map_err(|e| odd(&e))?,
+        principal: of(1)?.parse().map_err(|e| odd(&e))?,
+        key: of(2)?.parse().map_err(|e| odd(&e))?,
+    })
+}
+
+/// Finds out what became of an earlier transaction, when `work` is refused until that is known. The callers of that one have
+/// been answered, and its changes are sent again.
+fn settled<T>(
+    records: &mut dyn RecordStore,
+    by: Deadline,
+    mut work: impl FnMut(&mut dyn RecordStore) -> Result<T, RecordError>,
+) -> Result<T, RecordError> {
+    match work(records) {
+        Err(RecordError::Refused(Refusal::Unresolved)) => {
+            records.resolve(by)?;
+            work(records)
+        }
+        done => done,
+    }
+}
+
+fn columns(key: &RequestKey) -> [Value; 3] {
+    [
+        key.tenant.as_str(),
+        key.principal.as_str(),
+        key.key.as_str(),
+    ]
+    .map(Value::from)
+}
+
+fn write(records: &mut dyn RecordStore, notes: &[Change]) -> Result<(), RecordError> {
+    if notes.iter().all(|note| matches!(note, Change::Ask(..))) {
+        return Ok(());
+    }
+    let by = Deadline::within(ENGINE_WAIT);
+    settled(records, by, |records| {
+        records.write(Writer::Shared, by, |tx| {
+            for note in notes {
+                let (sql, key) = match note {
+                    Change::Add(key, _) => (
+                        "INSERT INTO unresolved VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING",
+                        key,
+                    ),
+                    Change::Release(key) => (
+                        "DELETE FROM unresolved WHERE tenant = ?1 AND principal = ?2 AND key = ?3",
+                        key,
+                    ),
+                    Change::Ask(..) => continue,
+                };
+                tx.execute(sql, &columns(key))?;
+            }
+            Ok(())
+        })
     })
 }
 
@@ -213,214 +426,5 @@ fn answer_callers(note: Change, recorded: bool) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::topology::{TOPOLOGY, UNRESOLVED_QUEUE, UNRESOLVED_RECORDER};
-    use ron_files::DiskRoom;
-    use ron_kernel::queue::bare_queue;
-    use ron_kernel::{KernelMetrics, Registry, Supervisor, SystemClock};
-
-    fn request(key: &str) -> RequestKey {
-        RequestKey {
-            tenant: "t".parse().unwrap(),
-            principal: "p".parse().unwrap(),
-            key: key.parse().unwrap(),
-        }
-    }
-
-    #[test]
-    fn no_flipped_byte_changes_a_key() {
-        let dir = tempfile::tempdir().unwrap();
-        let (store, _) = open(Some(&Dir::os(dir.path()))).unwrap();
-        let keys = (0..50).map(|n| request(&format!("key-{n}")));
-        let notes: Vec<Change> = keys.map(|key| Change::Add(key, Vec::new())).collect();
-        write(&store, &notes).unwrap();
-        drop(store);
-        let path = dir.path().join(FILE);
-        let (refused, _) = ron_service::store_trial::flip_bytes(&path, 13, |_| {
-            open(Some(&Dir::os(dir.path()))).map(|(store, _)| store)
-        });
-        assert!(refused > 100, "{refused}");
-    }
-
-    #[test]
-    fn keys_outlive_the_process_until_they_are_released() {
-        let dir = tempfile::tempdir().unwrap();
-        let key = request;
-        let (store, before) = open(Some(&Dir::os(dir.path()))).unwrap();
-        assert!(before.is_empty());
-        let (caller, answer) = Responder::detached(Deadline::within(Duration::from_secs(5)));
-        let notes = [
-            Change::Add(key("a"), vec![caller]),
-            Change::Add(key("b"), Vec::new()),
-            Change::Release(key("b")),
-        ];
-        write(&store, &notes).unwrap();
-        for note in notes {
-            answer_callers(note, true);
-        }
-        let response = answer
-            .wait(Deadline::within(Duration::from_secs(1)))
-            .unwrap();
-        assert_eq!(
-            (response.status, response.get("location")),
-            (504, Some("/v1/ops/a"))
-        );
-        drop(store);
-        let (_store, before) = open(Some(&Dir::os(dir.path()))).unwrap();
-        assert_eq!(before.into_iter().collect::<Vec<_>>(), [key("a")]);
-    }
-
-    #[test]
-    fn a_key_is_held_until_it_is_released_and_the_file_follows() {
-        let dir = tempfile::tempdir().unwrap();
-        let (store, before) = open(Some(&Dir::os(dir.path()))).unwrap();
-        let km = KernelMetrics::new(&Registry::new("svc-wallet"));
-        let sup = Supervisor::new(&TOPOLOGY, km, SystemClock::shared());
-        let (notes, notes_rx) = bare_queue(&UNRESOLVED_QUEUE, 8);
-        let body = move |store: Option<Store>, ctx: &ThreadCtx| run(ctx, &notes_rx, store.as_ref());
-        sup.spawn_owner(&UNRESOLVED_RECORDER, Some(store), body, || Some(None));
-        let unresolved = UnresolvedKeys::new(before, notes);
-        let held = |key: &RequestKey| unresolved.holds(key);
-        assert_eq!(unresolved.len(), 0);
-        for name in ["a", "b"] {
-            let (caller, answer) = Responder::detached(Deadline::within(Duration::from_secs(30)));
-            unresolved.add(&request(name), vec![caller]);
-            // The thread answers after its write.
-            let response = answer
-                .wait(Deadline::within(Duration::from_secs(30)))
-                .unwrap();
-            assert_eq!(response.status, 504);
-        }
-        assert!(held(&request("a")) && held(&request("b")) && !held(&request("c")));
-        assert_eq!(unresolved.len(), 2);
-        unresolved.release(&request("a"));
-        assert!(!held(&request("a")) && held(&request("b")));
-        sup.drain(Duration::from_secs(30));
-        let (_store, before) = open(Some(&Dir::os(dir.path()))).unwrap();
-        assert_eq!(before.into_iter().collect::<Vec<_>>(), [request("b")]);
-    }
-
-    #[test]
-    fn callers_are_not_referred_to_a_record_that_the_disk_refused() {
-        let dir = tempfile::tempdir().unwrap();
-        let (store, before) = open(Some(&Dir::os(dir.path()))).unwrap();
-        let refuse = |tx: &rusqlite::Transaction<'_>| {
-            Ok::<_, StoreError>(tx.execute_batch("DROP TABLE unresolved")?)
-        };
-        store.write(refuse).unwrap();
-        let km = KernelMetrics::new(&Registry::new("svc-wallet"));
-        let sup = Supervisor::new(&TOPOLOGY, km, SystemClock::shared());
-        let (notes, notes_rx) = bare_queue(&UNRESOLVED_QUEUE, 8);
-        let body = move |store: Option<Store>, ctx: &ThreadCtx| run(ctx, &notes_rx, store.as_ref());
-        sup.spawn_owner(&UNRESOLVED_RECORDER, Some(store), body, || Some(None));
-        let unresolved = UnresolvedKeys::new(before, notes);
-        let (caller, answer) = Responder::detached(Deadline::within(Duration::from_secs(30)));
-        unresolved.add(&request("a"), vec![caller]);
-        let response = answer.wait(Deadline::within(Duration::from_secs(30)));
-        let response = response.unwrap();
-        assert_eq!((response.status, response.get("location")), (504, None));
-        assert!(unresolved.holds(&request("a")));
-        sup.drain(Duration::from_secs(30));
-    }
-
-    #[test]
-    fn a_disk_that_hangs_is_reported_and_the_record_follows() {
-        let dir = tempfile::tempdir().unwrap();
-        let (mut store, before) = open(Some(&Dir::os(dir.path()))).unwrap();
-        // The write waits for the other writer as long as the test takes, on a slow machine too.
-        let patient = |tx: &rusqlite::Transaction<'_>| {
-            Ok::<_, StoreError>(tx.pragma_update(None, "busy_timeout", 60_000)?)
-        };
-        store.write(patient).unwrap();
-        let registry = Registry::new("svc_wallet");
-        let km = KernelMetrics::new(&registry);
-        let sup = Supervisor::new(&TOPOLOGY, km, SystemClock::shared());
-        store.watch_disk(sup.watch_disk("unresolved"), DiskRoom::unlimited());
-        let (notes, notes_rx) = bare_queue(&UNRESOLVED_QUEUE, 8);
-        let body = move |store: Option<Store>, ctx: &ThreadCtx| run(ctx, &notes_rx, store.as_ref());
-        sup.spawn_owner(&UNRESOLVED_RECORDER, Some(store), body, || Some(None));
-        let unresolved = UnresolvedKeys::new(before, notes);
-        // Another writer of the file stands for a disk that does not answer.
-        let other = rusqlite::Connection::open(dir.path().join(FILE)).unwrap();
-        other.execute_batch("BEGIN IMMEDIATE").unwrap();
-        unresolved.add(&request("a"), Vec::new());
-        let (_keep, never) = ron_kernel::Shutdown::pair();
-        let by = Deadline::within(Duration::from_secs(30));
-        let mut hung = None;
-        while hung.is_none() && !by.expired() {
-            never.wait(Deadline::within(Duration::from_millis(10)));
-            hung = sup.hung_disk();
-        }
-        assert_eq!(hung.map(|hung| hung.op), Some("unresolved"));
-        let counted = "svc_wallet_io_timeouts_total{op=\"unresolved\"} 1";
-        assert!(registry.render().contains(counted), "{}", registry.render());
-        other.execute_batch("ROLLBACK").unwrap();
-        sup.drain(Duration::from_secs(30));
-        assert_eq!(sup.hung_disk(), None);
-        let (_store, before) = open(Some(&Dir::os(dir.path()))).unwrap();
-        assert_eq!(before.into_iter().collect::<Vec<_>>(), [request("a")]);
-    }
-
-    #[test]
-    fn a_start_loads_every_key_of_the_file() {
-        let dir = tempfile::tempdir().unwrap();
-        let (store, _) = open(Some(&Dir::os(dir.path()))).unwrap();
-        let all: Vec<_> = (0..70_000).map(|n| request(&format!("k{n:05}"))).collect();
-        let notes: Vec<_> = all
-            .iter()
-            .map(|key| Change::Add(key.clone(), Vec::new()))
-            .collect();
-        write(&store, &notes).unwrap();
-        drop(store);
-        let (_store, before) = open(Some(&Dir::os(dir.path()))).unwrap();
-        assert_eq!(before.into_iter().collect::<Vec<_>>(), all);
-    }
-
-    #[test]
-    fn a_damaged_key_stops_the_start() {
-        let dir = tempfile::tempdir().unwrap();
-        let (store, _) = open(Some(&Dir::os(dir.path()))).unwrap();
-        let odd = |tx: &rusqlite::Transaction<'_>| -> Result<(), StoreError> {
-            tx.execute("INSERT INTO unresolved VALUES ('t', 'p', '')", [])?;
-            Ok(())
-        };
-        store.write(odd).unwrap();
-        drop(store);
-        let why = open(Some(&Dir::os(dir.path()))).unwrap_err().to_string();
-        let file = dir.path().join(FILE);
-        assert!(why.contains(file.to_str().unwrap()), "{why}");
-        assert!(why.contains("row 1 of table unresolved"), "{why}");
-    }
-
-    #[test]
-    fn damage_anywhere_in_the_file_stops_the_start_or_changes_nothing() {
-        let dir = tempfile::tempdir().unwrap();
-        let (store, _) = open(Some(&Dir::os(dir.path()))).unwrap();
-        let all: Vec<_> = (0..400).map(|n| request(&format!("k{n:03}"))).collect();
-        let adds = all.iter().map(|key| Change::Add(key.clone(), Vec::new()));
-        write(&store, &adds.collect::<Vec<_>>()).unwrap();
-        drop(store);
-        let file = dir.path().join(FILE);
-        let bytes = std::fs::read(&file).unwrap();
-        let (mut refused, mut read) = (0, 0);
-        for page in 0..bytes.len() / 4096 {
-            let mut bad = bytes.clone();
-            bad[page * 4096..][..4096].fill(0xa5);
-            std::fs::write(&file, &bad).unwrap();
-            match open(Some(&Dir::os(dir.path()))) {
-                Err(why) => {
-                    refused += 1;
-                    let why = why.to_string();
-                    assert!(why.contains(file.to_str().unwrap()), "{why}");
-                }
-                Ok((_, before)) => {
-                    read += 1;
-                    assert_eq!(before.into_iter().collect::<Vec<_>>(), all);
-                }
-            }
-        }
-        println!("{refused} damaged pages refused, {read} without effect");
-        assert!(refused > read);
-    }
-}
+#[path = "unresolved_tests.rs"]
+mod tests;

@@ -1,4 +1,4 @@
-//! What every store of logs must do, and stores to try it on: in memory with each kind of failure,
+//! What every store of logs and of records must do, and stores to try it on: in memory with each kind of failure,
 //! with a defect each (which the contract must find), and PostgreSQL with a synchronous standby.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_types)] // a test may panic, and has no topology
@@ -13,3 +13,6 @@ pub mod memory;
 pub mod postgres;
 #[cfg(test)]
 mod protocol;
+pub mod records;
+#[cfg(all(test, feature = "postgres"))]
+mod wallets;

@@ -88,15 +88,38 @@ fn outcome(api: &Api, req: &Request) -> Result<Operation, Problem> {
             shown(api, req, &events)
         }
         Ok(None) if open || known_as_open() => Ok(Operation::Open {}),
-        Ok(None) => Err(Problem::not_found(
-            "no operation with this key has reached the ledger; sending it (again) is safe",
-        )),
+        Ok(None) => not_in_ledger(api, req, &key),
         Err(problem) => match from_copy(api, &key) {
             Some(events) => shown(api, req, &events),
-            None if open => Ok(Operation::Open {}),
+            None if open || held_elsewhere(api, req, &key) == Ok(true) => Ok(Operation::Open {}),
             None => Err(problem),
         },
     }
+}
+
+/// The ledger has no entry with the key, and this wallet does not know it.
+fn not_in_ledger(api: &Api, req: &Request, key: &RequestKey) -> Result<Operation, Problem> {
+    if held_elsewhere(api, req, key)? {
+        return Ok(Operation::Open {});
+    }
+    // Another wallet may have released it just now, because the ledger has it by now.
+    if api.unresolved.is_shared() {
+        let again = from_ledger(api, key, Api::read_deadline(req));
+        if let Some(events) = again.map_err(|e| api.read_failed(&e, "operation"))? {
+            return shown(api, req, &events);
+        }
+    }
+    Err(Problem::not_found(
+        "no operation with this key has reached the ledger; sending it (again) is safe",
+    ))
+}
+
+fn held_elsewhere(api: &Api, req: &Request, key: &RequestKey) -> Result<bool, Problem> {
+    let asked = api.unresolved.held_elsewhere(key, Api::read_deadline(req));
+    asked.map_err(|why| {
+        let why = format!("whether the operation is open cannot be said: {why}");
+        Problem::unavailable(why, 1)
+    })
 }
 
 /// The entries that were made with a key; several for a batch.
@@ -152,7 +175,7 @@ fn abandon(api: &Api, req: &Request) -> Result<Operation, Problem> {
     if ron_kernel::mutant("given_up")
         && let Ok(None) = from_ledger(api, &key, by)
     {
-        api.unresolved.release(&key);
+        api.unresolved.forget(&key);
         let code = ron_proto::ledger::RefusalCode::Abandoned;
         return Ok(Operation::Refused { code });
     }
@@ -167,7 +190,7 @@ fn abandon(api: &Api, req: &Request) -> Result<Operation, Problem> {
     {
         return Err(problem(code));
     }
-    api.unresolved.release(&key);
+    api.unresolved.forget(&key);
     // It may have been committed in the meantime, and it may be a batch; then report all items.
     let found = from_ledger(api, &key, by).map_err(|e| api.read_failed(&e, "operation"))?;
     match found {

@@ -1,0 +1,334 @@
+//! Small records of a service in an engine: SQLite on this host, or PostgreSQL with a copy on another. The same statements run
+//! on both.
+//!
+//! ```text
+//!  write(writer, |tx| ..) ──┬─> Ok        committed, and on the standby too
+//!                           ├─> Refused   nothing was changed, nothing will be
+//!                           ├─> Conflict  the same, after transactions of others until the deadline
+//!                           ├─> Fenced    another node has claimed the records: stop
+//!                           └─> Unknown   no answer may leave ──> resolve ──> done or not
+//!  read(|tx| ..) ──> provisional ──> confirm() ──> final
+//! ```
+//!
+//! **Invariant:** transactions are serialisable. Where another is in the way, the work runs again: it may run several times.
+//! **Invariant:** a statement that fails ends its transaction, on every engine and also when the work goes on.
+//! **Invariant:** an unknown transaction is resolved by what it left in the engine, never guessed and never repeated blindly.
+//!
+//! Statements are in the subset of SQL that both engines share: parameters `?1`, `?2`; `ON CONFLICT .. DO`, `RETURNING`;
+//! integers, text without a zero byte, and blobs, each in a column of its own type.
+
+mod file;
+#[cfg(feature = "postgres")]
+mod postgres;
+#[cfg(any(test, feature = "postgres"))]
+mod sql;
+
+use std::io;
+
+use ron_kernel::{Deadline, Random, SharedNet};
+pub use ron_tlog::store::{Refusal, Writer};
+
+use crate::store::Migration;
+pub use file::FileRecords;
+#[cfg(feature = "postgres")]
+pub use postgres::{PgRecordOptions, PgRecords};
+
+/// The table of [`RecordStore::claim`]: a part of the migrations of a service that has one active node.
+pub const EPOCH_TABLE: &str =
+    "CREATE TABLE record_epoch (id INTEGER PRIMARY KEY CHECK (id = 1), epoch INTEGER NOT NULL)";
+
+crate::choice! {
+    /// What makes a commit in an engine durable beyond one host.
+    #[derive(Default)]
+    pub enum EngineDurability {
+        /// Standbys that `synchronous_standby_names` names, in an order of priority.
+        #[default]
+        Standby = "standby",
+        /// Also any of several: the failover manager stops a primary by a watchdog.
+        Quorum = "quorum",
+        /// The storage below the server is replicated, which the server does not show.
+        Storage = "storage",
+    }
+}
+
+/// Where records are that several nodes share.
+#[derive(Clone, Debug)]
+pub struct Engine {
+    /// As libpq takes it: a URL, or pairs of a name and a value.
+    pub url: String,
+    pub schema: String,
+    pub durability: EngineDurability,
+}
+
+impl Engine {
+    /// What is wrong with it; `None` when nothing is known to be.
+    pub fn fault(&self) -> Option<String> {
+        if cfg!(not(feature = "postgres")) {
+            let why = "needs PostgreSQL, without which this program was built (feature `postgres`)";
+            return Some(why.into());
+        }
+        let user = self.url.split_once("://").map_or("", |(_, rest)| rest);
+        let user = user.split(['/', '?']).next().unwrap_or("");
+        let named = user.rsplit_once('@').map_or("", |(user, _)| user);
+        if named.contains(':') || self.url.contains("password=") {
+            let why = "must not have a password: name a file of mode 0600 with passfile=/path";
+            return Some(why.into());
+        }
+        None
+    }
+
+    /// The records of one node. The engine need not answer yet; calls connect when they have to.
+    #[cfg(feature = "postgres")]
+    pub fn open(
+        &self,
+        migrations: &'static [Migration],
+        net: &SharedNet,
+        random: &dyn Random,
+    ) -> io::Result<Box<dyn RecordStore>> {
+        // Each call has a deadline of its own: what is queued at a shutdown is still written.
+        let (_trigger, never) = ron_kernel::Shutdown::pair();
+        let waiter = ron_pg::Waiter::new(&**net, &never)?;
+        let options = PgRecordOptions {
+            conninfo: self.url.clone(),
+            schema: self.schema.clone(),
+            node: format!("{:016x}{:016x}", random.u64(), random.u64()),
+            durability: match self.durability {
+                EngineDurability::Standby => ron_pg::Durability::Standby,
+                EngineDurability::Quorum => ron_pg::Durability::Quorum,
+                EngineDurability::Storage => ron_pg::Durability::Storage,
+            },
+            migrations,
+        };
+        Ok(Box::new(PgRecords::new(options, waiter)))
+    }
+
+    /// This program was built without an engine: [`Engine::fault`] has said so.
+    #[cfg(not(feature = "postgres"))]
+    pub fn open(
+        &self,
+        _migrations: &'static [Migration],
+        _net: &SharedNet,
+        _random: &dyn Random,
+    ) -> io::Result<Box<dyn RecordStore>> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
+/// A value of a record.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Value {
+    Null,
+    Int(i64),
+    Text(String),
+    Blob(Vec<u8>),
+}
+
+impl From<i64> for Value {
+    fn from(number: i64) -> Self {
+        Self::Int(number)
+    }
+}
+
+impl From<&str> for Value {
+    fn from(text: &str) -> Self {
+        Self::Text(text.into())
+    }
+}
+
+impl From<&[u8]> for Value {
+    fn from(bytes: &[u8]) -> Self {
+        Self::Blob(bytes.into())
+    }
+}
+
+/// A row of an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row(pub Vec<Value>);
+
+impl Row {
+    /// An integer; an error for another type, NULL, and outside of the row.
+    pub fn int(&self, column: usize) -> Result<i64, RecordError> {
+        match self.0.get(column) {
+            Some(Value::Int(number)) => Ok(*number),
+            other => Err(wrong_type(column, "an integer", other)),
+        }
+    }
+
+    /// A text; errors as for [`Row::int`].
+    pub fn text(&self, column: usize) -> Result<&str, RecordError> {
+        match self.0.get(column) {
+            Some(Value::Text(text)) => Ok(text),
+            other => Err(wrong_type(column, "a text", other)),
+        }
+    }
+
+    /// Bytes; errors as for [`Row::int`].
+    pub fn blob(&self, column: usize) -> Result<&[u8], RecordError> {
+        match self.0.get(column) {
+            Some(Value::Blob(bytes)) => Ok(bytes),
+            other => Err(wrong_type(column, "a blob", other)),
+        }
+    }
+}
+
+fn wrong_type(column: usize, wanted: &str, found: Option<&Value>) -> RecordError {
+    let found = match found {
+        None => "missing",
+        Some(Value::Null) => "NULL",
+        Some(Value::Int(_)) => "an integer",
+        Some(Value::Text(_)) => "a text",
+        Some(Value::Blob(_)) => "a blob",
+    };
+    RecordError::Damaged(format!("column {column} must be {wanted} and is {found}"))
+}
+
+/// Every outcome of a call that is not `Ok`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecordError {
+    /// Nothing was changed, and nothing will be.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// Transactions of others were in the way until the deadline. Nothing was changed.
+    #[error("transactions of others were in the way until the deadline: {0}")]
+    Conflict(String),
+    /// The write may be in the engine, may come into it later, or may be lost: nothing of it may be
+    /// answered, and nothing else is written, before [`RecordStore::resolve`].
+    #[error("the outcome is unknown: {0}")]
+    Unknown(String),
+    /// Another node has claimed the records. Nothing was changed. The caller writes nothing more.
+    #[error("another node has claimed the records")]
+    Fenced,
+    /// What was read is no record of this service. Writes have to stop.
+    #[error("the records are damaged: {0}")]
+    Damaged(String),
+}
+
+/// A transaction that is open while its work runs.
+pub trait Statements {
+    /// Runs a statement that returns no rows; the number of rows that it has changed.
+    fn execute(&mut self, sql: &str, params: &[Value]) -> Result<u64, RecordError>;
+
+    /// Runs a statement, and returns its rows. Without ORDER BY they are in any order.
+    fn query(&mut self, sql: &str, params: &[Value]) -> Result<Vec<Row>, RecordError>;
+}
+
+/// The statements of a transaction. False: everything is rolled back.
+pub type Work<'a> = dyn FnMut(&mut dyn Statements) -> bool + 'a;
+
+/// The records of one service in an engine, through one session. One thread owns it; each call ends
+/// at its deadline, as far as the disk lets it.
+pub trait RecordStore: Send {
+    /// Runs `work` in a serialisable transaction, and commits it when `work` returns true and no
+    /// statement has failed. After `Ok(true)` the change is durable, on the standby too. `work` runs
+    /// again when a transaction of others was in the way. Services call `write` of the trait object.
+    fn transact(&mut self, work: &mut Work<'_>, deadline: Deadline) -> Result<bool, RecordError>;
+
+    /// Runs `work`, which changes nothing, in one transaction. What it reads is provisional: it may
+    /// vanish with the engine's primary until [`RecordStore::confirm`] has returned `Ok`.
+    fn view(&mut self, work: &mut Work<'_>, deadline: Deadline) -> Result<(), RecordError>;
+
+    /// After `Ok` everything that this store has read before is final.
+    fn confirm(&mut self, deadline: Deadline) -> Result<(), RecordError>;
+
+    /// Finds out what became of the transaction that was unknown: true when it is committed and
+    /// durable, false when it is not and never will be. `Unknown` when that cannot be said yet.
+    fn resolve(&mut self, deadline: Deadline) -> Result<bool, RecordError>;
+}
+
+impl dyn RecordStore + '_ {
+    /// Runs `work` in a transaction and commits it. An error of `work` rolls everything back. `work`
+    /// may run several times, so it changes nothing but records. For an owner the epoch is compared
+    /// first: [`RecordError::Fenced`] when another node has claimed the records.
+    pub fn write<T, E: From<RecordError>>(
+        &mut self,
+        writer: Writer,
+        deadline: Deadline,
+        mut work: impl FnMut(&mut dyn Statements) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let mut value = None;
+        let mut fenced = false;
+        let committed = self.transact(
+            &mut |tx| {
+                fenced = false;
+                let done = match is_current(tx, writer) {
+                    Ok(true) => work(tx),
+                    Ok(false) => {
+                        fenced = true;
+                        return false;
+                    }
+                    Err(error) => Err(error.into()),
+                };
+                let commit = done.is_ok();
+                value = Some(done);
+                commit
+            },
+            deadline,
+        )?;
+        if fenced && !committed {
+            return Err(RecordError::Fenced.into());
+        }
+        value.expect("the work has run")
+    }
+
+    /// Runs queries in one transaction; `work` changes nothing, and may run several times.
+    pub fn read<T, E: From<RecordError>>(
+        &mut self,
+        deadline: Deadline,
+        mut work: impl FnMut(&mut dyn Statements) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let mut value = None;
+        let mut keep = |tx: &mut dyn Statements| {
+            let done = work(tx);
+            let good = done.is_ok();
+            value = Some(done);
+            good
+        };
+        self.view(&mut keep, deadline)?;
+        value.expect("the work has run")
+    }
+
+    /// The newest epoch; 0 before the first claim. Needs [`EPOCH_TABLE`].
+    pub fn epoch(&mut self, deadline: Deadline) -> Result<u64, RecordError> {
+        let rows = self.read(deadline, |tx| {
+            tx.query("SELECT epoch FROM record_epoch", &[])
+        })?;
+        let epoch = rows.first().map_or(Ok(0), |row| row.int(0));
+        Ok(epoch?.cast_unsigned())
+    }
+
+    /// Takes the records over from the node of epoch `seen`; returns the epoch that is ours.
+    /// `Fenced`: the epoch is not `seen` any more. `Unknown`: when [`RecordStore::resolve`] says that
+    /// it was done, the epoch `seen + 1` is ours.
+    pub fn claim(&mut self, seen: u64, deadline: Deadline) -> Result<u64, RecordError> {
+        self.write(Writer::Shared, deadline, |tx| {
+            let begin = "INSERT INTO record_epoch (id, epoch) VALUES (1, 0) ON CONFLICT DO NOTHING";
+            tx.execute(begin, &[])?;
+            let raise = "UPDATE record_epoch SET epoch = epoch + 1 WHERE epoch = ?1";
+            let raised = tx.execute(raise, &[Value::Int(seen.cast_signed())])?;
+            if raised == 0 {
+                return Err(RecordError::Fenced);
+            }
+            Ok(seen + 1)
+        })
+    }
+}
+
+/// Whether the writer may write. An update and no query: its lock on the row lets no claim pass
+/// until this transaction has ended.
+fn is_current(tx: &mut dyn Statements, writer: Writer) -> Result<bool, RecordError> {
+    let Writer::Owner { epoch } = writer else {
+        return Ok(true);
+    };
+    let sql = "UPDATE record_epoch SET epoch = epoch WHERE epoch = ?1";
+    Ok(tx.execute(sql, &[Value::Int(epoch.cast_signed())])? == 1)
+}
+
+/// Refuses what only one of the engines would take.
+fn check_params(params: &[Value]) -> Result<(), RecordError> {
+    let odd = |value: &Value| matches!(value, Value::Text(text) if text.contains('\0'));
+    if params.iter().any(odd) {
+        return Err(Refusal::Rejected("a text must not have a zero byte".into()).into());
+    }
+    Ok(())
+}

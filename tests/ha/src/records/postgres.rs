@@ -1,0 +1,184 @@
+//! The contract on PostgreSQL with a synchronous standby, and what holds of PostgreSQL alone.
+
+use std::time::Duration;
+
+use ron_pg::Durability;
+use ron_service::Migration;
+use ron_service::records::{PgRecordOptions, PgRecords, RecordStore};
+
+use super::{MIGRATIONS, RecordRig, ReplicatedRig};
+use crate::cluster::waiter;
+use crate::contract::Rig as _;
+use crate::postgres::PgRig;
+
+/// Records in a schema of the cluster, whatever server is its primary.
+#[derive(Debug)]
+pub struct PgRecordRig {
+    pub cluster: PgRig,
+    pub durability: Durability,
+}
+
+impl PgRecordRig {
+    pub fn options(&self, node: &str, migrations: &'static [Migration]) -> PgRecordOptions {
+        let ports = self.cluster.cluster(|cluster| {
+            let standby = cluster.standby.as_ref().map(|standby| standby.port);
+            [Some(cluster.primary.port), standby]
+        });
+        let ports: Vec<String> = ports.iter().flatten().map(u16::to_string).collect();
+        let hosts = vec!["127.0.0.1"; ports.len()].join(",");
+        let ports = ports.join(",");
+        let conninfo = format!(
+            "hostaddr={hosts} port={ports} target_session_attrs=read-write user=ron dbname=postgres"
+        );
+        PgRecordOptions {
+            conninfo,
+            schema: "records".into(),
+            node: node.into(),
+            durability: self.durability,
+            migrations,
+        }
+    }
+}
+
+impl RecordRig for PgRecordRig {
+    fn store(&self, node: &str) -> Box<dyn RecordStore> {
+        Box::new(PgRecords::new(self.options(node, MIGRATIONS), waiter()))
+    }
+}
+
+impl ReplicatedRig for PgRecordRig {
+    fn short(&self) -> Duration {
+        self.cluster.short()
+    }
+
+    fn set_standby(&self, reachable: bool) {
+        self.cluster.set_standby(reachable);
+    }
+
+    fn set_synchronous(&self, synchronous: bool) {
+        self.cluster.set_synchronous(synchronous);
+    }
+
+    fn cancel_waits(&self) {
+        self.cluster.cancel_waits();
+    }
+
+    fn restart_primary(&self) {
+        self.cluster.restart_primary();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ron_kernel::{Clock, Deadline, SystemClock};
+    use ron_service::records::{RecordError, Refusal};
+
+    use super::*;
+    use crate::cluster::Cluster;
+    use crate::records::{found, put, replicated_rules, rules, soon};
+
+    /// [`MIGRATIONS`] with another first step.
+    static CHANGED: [Migration; 2] = [
+        Migration {
+            version: 1,
+            name: "another",
+            sql: "CREATE TABLE another (name TEXT)",
+        },
+        MIGRATIONS[1],
+    ];
+
+    fn rig(cluster: Cluster, durability: Durability) -> PgRecordRig {
+        let cluster = PgRig::new(cluster);
+        PgRecordRig {
+            cluster,
+            durability,
+        }
+    }
+
+    #[test]
+    fn postgresql_keeps_the_contract_of_records() {
+        let rig = rig(Cluster::pair(), Durability::Standby);
+        for (rule, check) in rules().into_iter().chain(replicated_rules()) {
+            let begun = SystemClock.now();
+            check(&rig);
+            let took = SystemClock.now() - begun;
+            println!("{rule}: {:.1} s", took.as_secs_f64());
+        }
+    }
+
+    /// The standby takes over without the commit; its session reconnects to it.
+    #[test]
+    fn a_commit_that_was_lost_with_its_primary_is_not_done() {
+        // The new primary has no standby, so nothing but a declaration makes it safe.
+        let rig = rig(Cluster::pair(), Durability::Storage);
+        let mut store = rig.store("a");
+        put(&mut *store, "lost 1", 1, soon()).unwrap();
+        rig.set_standby(false);
+        let unknown = put(&mut *store, "lost 2", 2, Deadline::within(rig.short()));
+        assert!(
+            matches!(unknown, Err(RecordError::Unknown(_))),
+            "{unknown:?}"
+        );
+        rig.cluster.fail_over();
+        assert_eq!(store.resolve(soon()), Ok(false));
+        assert_eq!(put(&mut *store, "lost 3", 3, soon()), Ok(()));
+        let left = [("lost 1".to_owned(), 1), ("lost 3".to_owned(), 3)];
+        assert_eq!(found(&rig, "lost"), left);
+    }
+
+    #[test]
+    fn migrations_go_forward_and_are_never_changed() {
+        let rig = rig(Cluster::alone(), Durability::Storage);
+        let store = |node: &str, migrations| -> Box<dyn RecordStore> {
+            Box::new(PgRecords::new(rig.options(node, migrations), waiter()))
+        };
+        // Two nodes that start at once.
+        let made = ron_kernel::scoped(2, |node| {
+            put(
+                &mut *store(&format!("{node}"), &MIGRATIONS[..1]),
+                &format!("{node}"),
+                1,
+                soon(),
+            )
+        });
+        assert_eq!(made, [Ok(()), Ok(())]);
+        let mut older = store("older", &MIGRATIONS[..1]);
+        assert_eq!(put(&mut *older, "older", 1, soon()), Ok(()));
+        assert_eq!(store("newer", MIGRATIONS).claim(0, soon()), Ok(1));
+        assert_eq!(found(&rig, "").len(), 3);
+        let refused = put(&mut *store("old", &MIGRATIONS[..1]), "old", 1, soon());
+        let Err(RecordError::Refused(Refusal::Rejected(why))) = refused else {
+            panic!("{refused:?}");
+        };
+        assert!(why.contains("newer program"), "{why}");
+        let changed = put(&mut *store("changed", &CHANGED), "changed", 1, soon());
+        assert!(
+            matches!(changed, Err(RecordError::Damaged(_))),
+            "{changed:?}"
+        );
+    }
+
+    #[test]
+    fn an_engine_that_is_away_refuses_and_comes_back_by_itself() {
+        let rig = rig(Cluster::alone(), Durability::Storage);
+        let mut store = rig.store("a");
+        put(&mut *store, "away 1", 1, soon()).unwrap();
+        let stopped = |signal| {
+            rig.cluster
+                .cluster(|cluster| cluster.primary.signal(signal));
+        };
+        stopped(rustix::process::Signal::STOP);
+        let short = Deadline::within(Duration::from_millis(300));
+        let refused = put(&mut *store, "away 2", 2, short);
+        let away = RecordError::Refused(Refusal::Unavailable(String::new()));
+        let kind = |error: &RecordError| std::mem::discriminant(error);
+        assert_eq!(
+            refused.as_ref().map_err(kind),
+            Err(kind(&away)),
+            "{refused:?}"
+        );
+        stopped(rustix::process::Signal::CONT);
+        assert_eq!(put(&mut *store, "away 3", 3, soon()), Ok(()));
+        assert_eq!(found(&rig, "away").len(), 2);
+    }
+}
