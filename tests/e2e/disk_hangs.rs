@@ -354,17 +354,22 @@ pub fn nothing_is_lost(
 
 #[test]
 fn a_process_whose_writes_hang_reports_it_and_loses_nothing() {
-    let tools = tempfile::tempdir().unwrap();
-    let dir = Arc::new(tempfile::tempdir().unwrap());
-    let control = tools.path().join("control");
+    let (tools, dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (control, env) = preloaded(tools.path(), dir.path());
+    let fleet = Fleet::start_with(Arc::new(dir), &env);
+    story(&fleet, &Switch::Control(&control));
+}
+
+/// The file by which a disk below `hangs` is held, and the environment of a process in which it is.
+fn preloaded(tools: &Path, hangs: &Path) -> (PathBuf, [(&'static str, PathBuf); 3]) {
+    let control = tools.join("control");
     std::fs::write(&control, "-").unwrap();
     let env = [
-        ("LD_PRELOAD", library(tools.path())),
+        ("LD_PRELOAD", library(tools)),
         ("DISK_FAULT_FILE", control.clone()),
-        ("DISK_FAULT_DIR", dir.path().to_owned()),
+        ("DISK_FAULT_DIR", hangs.to_owned()),
     ];
-    let fleet = Fleet::start_with(dir, &env);
-    story(&fleet, &Switch::Control(&control));
+    (control, env)
 }
 
 #[test]
@@ -382,17 +387,11 @@ fn a_frozen_file_system_is_reported_and_loses_nothing() {
 /// A fleet in which the disk hangs for one file or directory of a service only: what writes there is
 /// named, and everything else goes on.
 fn one_file_hangs(below: &str, (service, op): (&str, &str), provoke: impl Fn(&Fleet)) {
-    let tools = tempfile::tempdir().unwrap();
-    let dir = Arc::new(tempfile::tempdir().unwrap());
-    let control = tools.path().join("control");
-    std::fs::write(&control, "-").unwrap();
-    let env = [
-        ("LD_PRELOAD", library(tools.path())),
-        ("DISK_FAULT_FILE", control.clone()),
-        ("DISK_FAULT_DIR", dir.path().join(service).join(below)),
-        ("RON_LEDGER_LEDGER_SNAPSHOT_EVERY", "1000".into()),
-    ];
-    let fleet = Fleet::start_with(dir, &env);
+    let (tools, dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (control, env) = preloaded(tools.path(), &dir.path().join(service).join(below));
+    let often = ("RON_LEDGER_LEDGER_SNAPSHOT_EVERY", "1000".into());
+    let env: Vec<_> = env.into_iter().chain([often]).collect();
+    let fleet = Fleet::start_with(Arc::new(dir), &env);
     let counted = format!(
         "{}_io_timeouts_total{{op=\"{op}\"}} ",
         service.replace('-', "_")

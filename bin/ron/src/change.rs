@@ -16,15 +16,9 @@ use ron_service::pinned::{KeyRing, PinnedKey};
 use ron_service::signed_policy::{self, SignedPolicy, policy_paths};
 use serde::de::DeserializeOwned;
 
+use crate::fleet;
+use crate::in_force::put_in_force;
 use crate::layout::{Layout, write_atomic};
-use crate::{fleet, net};
-
-/// Maximum wait for a policy to come into force after a reload.
-const IN_FORCE: Duration = Duration::from_secs(60);
-/// Pause before a reload that had no effect is repeated: the KMS may have been busy.
-const AGAIN: Duration = Duration::from_secs(5);
-const PAUSE: Duration = Duration::from_millis(100);
-const CALL: Duration = Duration::from_secs(3);
 
 /// A signed policy in the files of a data directory.
 pub fn load<T: DeserializeOwned>(layout: &Layout, kind: &str) -> Result<SignedPolicy<T>, String> {
@@ -75,35 +69,16 @@ impl Signed {
         let (path, _) = policy_paths(&layout.policy(), IssuerPolicy::KIND);
         write_signed(&path, &self.bytes, &self.sig)?;
         println!("signed version {} of the issuer policy", self.version);
-        if !fleet::reload(layout)? {
-            eprintln!(
-                "the services are separate processes: reload svc-passport (kill -HUP, or systemctl reload) to put it in force"
-            );
-            return Ok(());
-        }
-        let at = fleet::reach(layout, "svc-passport")?;
-        let issuer = PassportClient::new(&at.url, Credential::none(), at.http);
-        let until = Deadline::within(IN_FORCE);
-        let mut again = Deadline::within(AGAIN);
         let line = format!("\npolicy {} ", self.version);
-        loop {
-            let note = issuer.policy_note(until.capped(CALL));
-            if note.as_ref().is_ok_and(|note| note.contains(&line)) {
-                println!("version {} is in force", self.version);
-                return Ok(());
-            }
-            if until.expired() {
-                return Err(format!(
-                    "version {} is written, but not in force yet; `ron doctor` says why",
-                    self.version
-                ));
-            }
-            if again.expired() {
-                fleet::reload(layout)?;
-                again = Deadline::within(AGAIN);
-            }
-            net::pause(PAUSE);
+        let what = format!("version {}", self.version);
+        let is_so = |issuer: &PassportClient, until| {
+            let note = issuer.policy_note(until);
+            Ok(note.is_ok_and(|note| note.contains(&line)))
+        };
+        if put_in_force(layout, &what, is_so)? {
+            println!("{what} is in force");
         }
+        Ok(())
     }
 }
 

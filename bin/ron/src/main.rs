@@ -12,6 +12,7 @@ mod doctor;
 mod documented;
 mod examples;
 mod fleet;
+mod in_force;
 mod init;
 mod issuer;
 mod kms;

@@ -52,7 +52,7 @@ const DUE: [(&str, &[&[&str]]); 10] = [
     ),
     (
         "over_kills_and_false_answers_nothing_void_pays_or_comes_back",
-        &[&["a date jumps"]],
+        &[&["a date jumps", "a payment is made"]],
     ),
     ("rot_of_a_file_is_noticed", &[&["a bit turns over"]]),
 ];

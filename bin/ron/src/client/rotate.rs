@@ -1,22 +1,15 @@
 //! `ron client rotate-secret`: the next secret of a client, while the one in use stays good for a time.
 
-use std::time::Duration;
-
 use clap::Args;
 use ron_auth::{client_secret, service_token};
-use ron_client::{ClientError, ClientProof, Credential, PassportClient};
-use ron_kernel::{Clock as _, Deadline, SystemClock};
+use ron_client::{ClientError, ClientProof, PassportClient};
+use ron_kernel::{Clock as _, SystemClock};
 use ron_proto::Timestamp;
 use ron_service::config::parse_duration;
 
 use super::{Issuer, NameArgs, blocks, unknown};
-use crate::layout::{ClientFile, Layout, make_dir, write_json};
-use crate::{fleet, net};
-
-/// Maximum wait for the new secret to come into force after a reload.
-const IN_FORCE: Duration = Duration::from_secs(60);
-const PAUSE: Duration = Duration::from_millis(100);
-const CALL: Duration = Duration::from_secs(3);
+use crate::in_force::put_in_force;
+use crate::layout::{ClientFile, make_dir, write_json};
 
 #[derive(Args)]
 pub struct RotateArgs {
@@ -57,13 +50,18 @@ pub fn run(args: &RotateArgs) -> Result<(), String> {
         return Err(e);
     }
     println!("client {name} has a new secret: {}", path.display());
-    if !fleet::reload(&issuer.layout)? {
-        eprintln!(
-            "the services are separate processes: reload svc-passport (kill -HUP, or systemctl reload) to put it in force"
-        );
+    // As a client it gives back a token that does not exist.
+    let is_so = |issuer: &PassportClient, until| {
+        let proof = ClientProof::Secret(&file.client_secret);
+        match issuer.give_back(name, proof, "none", until) {
+            Ok(()) => Ok(true),
+            Err(ClientError::Refused { status: 401, .. }) => Ok(false),
+            Err(e) => Err(e.to_string()),
+        }
+    };
+    if !put_in_force(&issuer.layout, "the new secret", is_so)? {
         return Ok(());
     }
-    is_in_force(&issuer.layout, name, &file)?;
     if overlap.is_zero() {
         println!("it is in force, and the old secret has ended");
     } else {
@@ -71,26 +69,6 @@ pub fn run(args: &RotateArgs) -> Result<(), String> {
     }
     println!("tokens that were issued with the old secret stay valid until they expire");
     Ok(())
-}
-
-/// Waits until the issuer takes the secret: as a client it gives back a token that does not exist.
-fn is_in_force(layout: &Layout, name: &str, file: &ClientFile) -> Result<(), String> {
-    let at = fleet::reach(layout, "svc-passport")?;
-    let issuer = PassportClient::new(&at.url, Credential::none(), at.http);
-    let until = Deadline::within(IN_FORCE);
-    loop {
-        let proof = ClientProof::Secret(&file.client_secret);
-        match issuer.give_back(name, proof, "none", until.capped(CALL)) {
-            Ok(()) => return Ok(()),
-            Err(ClientError::Refused { status: 401, .. }) if !until.expired() => {}
-            Err(e) => {
-                return Err(format!(
-                    "the new secret is written, but not in force yet: {e}; `ron doctor` says why"
-                ));
-            }
-        }
-        net::pause(PAUSE);
-    }
 }
 
 /// The hash of a secret that ends at this time, or at its own end if that is earlier.

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use ron_client::{Credential, LedgerClient};
 use ron_kernel::Deadline;
-use ron_sim::{ensure, thread, time};
+use ron_sim::{ensure, fault, thread, time};
 
 use crate::chance::{below, ms, one_of};
 use crate::dates::Date;
@@ -236,6 +236,10 @@ fn run(disturbed: bool, operations: &Operations) {
         .flat_map(|holder| holder.join().expect("it is not killed"))
         .collect();
     operator.join().expect("it is not killed");
+    // A wallet that started with an unknown date refuses every token until the faults end, so that one world may have no payment
+    // between them: all worlds together have some.
+    let between = uses.iter().filter(|used| used.end == End::Paid);
+    between.for_each(|_| fault::happened("a payment is made"));
     works_before(&world.issuer, &mut last, time::now() + RECOVERY);
     everything_void_is_refused(&world.issuer, &mut last);
     uses.append(&mut last.uses);
@@ -257,9 +261,6 @@ fn run(disturbed: bool, operations: &Operations) {
     world.wallet.stop();
     world.ledger.stop();
     uses.iter().for_each(|_| operations.add());
-    // A world in which nothing succeeds shows nothing; most tokens are void soon.
-    let (number, done) = (uses.len(), paid.len());
-    ensure(done > 2, &format!("of {number} payments {done} were made"));
 }
 
 /// After the recovery no void token pays.
