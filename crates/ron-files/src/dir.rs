@@ -84,6 +84,11 @@ impl Dir {
         self.disk.remove_dir_all(&self.path)
     }
 
+    /// Reads a whole file; `None` when there is none.
+    pub fn read(&self, name: &str) -> io::Result<Option<Vec<u8>>> {
+        self.read_small(name, u64::MAX)
+    }
+
     /// Reads a whole small file, as [`read_small`] does.
     pub fn read_small(&self, name: &str, bytes_max: u64) -> io::Result<Option<Vec<u8>>> {
         read_small(&*self.disk, &self.file(name), bytes_max)
@@ -124,6 +129,8 @@ mod tests {
             assert!(dir.exists("a/b/x").expect("known"));
             let read = dir.join("a").read_small("b/x", 3).expect("read");
             assert_eq!(read.as_deref(), Some(&b"one"[..]));
+            assert_eq!(dir.read("a/b/x").expect("read"), read);
+            assert_eq!(dir.read("x").expect("known"), None);
             assert_eq!(below.list().expect("listed"), ["x", "y"]);
             assert_eq!(dir.list().expect("listed"), ["a"]);
             let known = below.os_path("x");
