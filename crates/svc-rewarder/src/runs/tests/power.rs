@@ -113,16 +113,25 @@ fn settles_over(at: u64, event: Event) -> bool {
     happened
 }
 
+/// Tries the events at each operation, until none of them happens any more.
+fn each(events: impl Fn(u64) -> [Event; 2]) {
+    for at in 1.. {
+        if !events(at)
+            .map(|event| settles_over(at, event))
+            .contains(&true)
+        {
+            assert!(at > 80, "an epoch of {at} operations");
+            return;
+        }
+    }
+}
+
 #[test]
 fn a_power_cut_at_any_operation_pays_everyone_once() {
-    let cuts = |at| [CrashMode::LoseAll, CrashMode::Each(at)].map(Event::Cut);
-    let last = (1..).find(|at| !cuts(*at).map(|cut| settles_over(*at, cut)).contains(&true));
-    assert!(last > Some(80), "an epoch of {last:?} operations");
+    each(|at| [CrashMode::LoseAll, CrashMode::Each(at)].map(Event::Cut));
 }
 
 #[test]
 fn a_fault_at_any_operation_pays_everyone_once() {
-    let faults = [FaultKind::Io, FaultKind::NoSpace].map(Event::Fault);
-    let last = (1..).find(|at| !faults.map(|fault| settles_over(*at, fault)).contains(&true));
-    assert!(last > Some(80), "an epoch of {last:?} operations");
+    each(|_| [FaultKind::Io, FaultKind::NoSpace].map(Event::Fault));
 }
