@@ -1,9 +1,11 @@
-//! Power cuts at every operation of the disk, from the first input to the last payment.
+//! An epoch on a simulated disk: power cuts and faults at every operation, from the first input to the last payment.
 
 use std::error::Error;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ron_files::{CrashMode, Dir, FaultKind, SimDisk};
+use ron_kernel::Deadline;
 use ron_proto::rewarder::{ImportKind, RunState};
 use ron_service::{Store, StoreError};
 
@@ -20,6 +22,7 @@ use crate::runs::{RunAction, db};
 /// More payouts than are kept in memory.
 const ROWS: usize = 120;
 const NOW_MS: u64 = 1_700_000_000_000;
+const KEEP: Duration = Duration::from_millis(5);
 
 type Tried<T> = Result<T, Box<dyn Error>>;
 
@@ -134,4 +137,28 @@ fn a_power_cut_at_any_operation_pays_everyone_once() {
 #[test]
 fn a_fault_at_any_operation_pays_everyone_once() {
     each(|_| [FaultKind::Io, FaultKind::NoSpace].map(Event::Fault));
+}
+
+#[test]
+fn what_is_past_its_retention_goes_from_any_disk() {
+    let (disk, ledger) = (SimDisk::new(), SimLedger::new(10_000));
+    let home = Dir::new(Arc::new(disk.clone()), "/home");
+    assert!(epoch(&disk, &home, &ledger).expect("no fault"));
+    let mut life = begin(&home, &ledger).expect("it starts again");
+    let retention = &mut life.writer.retention;
+    (retention.artifacts, retention.snapshots) = (KEEP, KEEP);
+    let stored = || library_in(&home).stored_snapshots().expect("readable");
+    let dates: Vec<u64> = stored().iter().map(|stored| stored.renewed_ms).collect();
+    assert_eq!(dates, [NOW_MS], "when it was stored");
+    life.shutdown.wait(Deadline::within(KEEP * 2));
+    for _ in 0..2 {
+        life.writer.retention.sweep(&life.shutdown);
+        for kind in ["artifacts", "snapshot"] {
+            let swept = life.writer.retention.swept.with_label_values(&[kind]);
+            assert_eq!(swept.get(), 1, "{kind}");
+        }
+    }
+    assert_eq!(stored().len(), 0);
+    let runs = home.join("runs").list().expect("the power is on");
+    assert_eq!(runs, [""; 0]);
 }
