@@ -14,7 +14,8 @@ use super::ledger::SimLedger;
 use super::life::{Life, compute, library_in, ring, signed, status, tenant, usage};
 use crate::boot::{MIGRATIONS, sweep_spool};
 use crate::inputs::import::{Format, Options, Spill, import};
-use crate::inputs::source::Target;
+use crate::inputs::snapshot::Sealed;
+use crate::inputs::source::{READABLE, Target};
 use crate::intake::Scratch;
 use crate::manifest::{dir, verify};
 use crate::runs::{RunAction, db};
@@ -44,6 +45,11 @@ fn inputs(home: &Dir) -> Tried<RunAction> {
     let text = usage(ROWS);
     let sealed = import([(Format::Csv, text.as_bytes())], options);
     let sealed = sealed.map_err(|(_, error)| error)?;
+    // An upload in the canonical form is not flushed before the library has it.
+    let uploaded = scratch.temporary();
+    let file = home.disk().create_with_mode(uploaded.path(), READABLE)?;
+    file.write_at(0, &sealed.bytes()?)?;
+    let sealed = Sealed::open(&**home.disk(), uploaded.path())?;
     library.put_snapshot(&tenant(), &sealed, NOW_MS)?;
     Ok(compute("e1", &sealed, &policy, None, false))
 }
