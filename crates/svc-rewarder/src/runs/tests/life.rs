@@ -1,10 +1,12 @@
 //! One run of the service between two crashes, stepped by hand, and the inputs to feed it.
 
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ron_crypto::sign::Ed25519Key;
+use ron_files::Dir;
 use ron_http::{Body, Responder, Response};
 use ron_kernel::queue::bare_queue;
 use ron_kernel::{Deadline, Receiver, ReplyWaiter, Sender, Shutdown, ShutdownTrigger, SystemClock};
@@ -16,6 +18,9 @@ use serde_json::json;
 
 use super::ledger::SimLedger;
 use crate::inputs::import;
+use crate::inputs::policy::VerifiedPolicy;
+use crate::inputs::snapshot::Sealed;
+use crate::intake::Scratch;
 use crate::library::Library;
 use crate::manifest::run_key;
 use crate::metrics::Metrics;
@@ -107,6 +112,21 @@ fn pool() -> Arc<rayon::ThreadPool> {
 
 impl Life {
     pub(super) fn begin(root: &Path, ledger: &Arc<SimLedger>, auto_settle: bool) -> Self {
+        let store = SqlStore::open(root);
+        let runs = db::load(&store.0).expect("readable");
+        let life = Self::over(&Dir::os(root), (Box::new(store), runs), ledger, auto_settle);
+        let mut life = life.expect("a disk without faults");
+        life.scheduler.store_fault = Box::new(|why| panic!("{why}"));
+        life
+    }
+
+    /// The same over a directory of any disk and the service's store in it.
+    pub(super) fn over(
+        dir: &Dir,
+        (store, runs): (Box<dyn RunStore>, Vec<Run>),
+        ledger: &Arc<SimLedger>,
+        auto_settle: bool,
+    ) -> io::Result<Self> {
         let metrics = Metrics::new(&ron_kernel::Registry::new("test"));
         let clock = SystemClock::shared();
         let (_, work_req) = bare_queue(&Q_WORK_REQ, 8);
@@ -114,8 +134,7 @@ impl Life {
         let (results_tx, results) = bare_queue(&Q_RESULTS, 8);
         let (intents_tx, intents) = bare_queue(&Q_INTENTS, 8);
         let (updates_tx, updates) = bare_queue(&Q_UPDATES, 64);
-        let store = SqlStore::open(root);
-        let registry = Registry::new(db::load(&store.0).expect("readable"));
+        let registry = Registry::new(runs);
         let scheduler = Scheduler {
             work_req,
             updates: updates.clone(),
@@ -128,34 +147,35 @@ impl Life {
             room: ron_files::DiskRoom::unlimited(),
             clock: clock.clone(),
             metrics: metrics.clone(),
-            store_fault: Box::new(|why| panic!("{why}")),
+            store_fault: Box::new(|_| {}),
         };
-        let memory = scheduler.resume(Box::new(store));
+        let memory = scheduler.resume(store);
         let (trigger, shutdown) = Shutdown::pair();
-        Self {
+        Ok(Self {
             scheduler,
             memory,
             worker: Worker {
-                library: library(root),
+                library: library_in(dir),
                 origin: None,
-                scratch: root.join("intake"),
-                spool: root.join("spool"),
+                scratch: Scratch::open(dir.join("intake"))?,
+                spool: dir.join("spool"),
                 pool: pool(),
                 work: work.clone(),
                 results: results_tx,
                 updates: updates_tx.clone(),
+                clock: clock.clone(),
                 metrics: metrics.clone(),
             },
             writer: ArtifactWriter {
-                root: root.join("runs"),
+                root: dir.join("runs"),
                 results: results.clone(),
                 intents: intents_tx,
                 emits: true,
                 updates: updates_tx.clone(),
                 metrics: metrics.clone(),
                 retention: Retention {
-                    root: root.join("runs"),
-                    library: library(root),
+                    root: dir.join("runs"),
+                    library: library_in(dir),
                     registry: registry.clone(),
                     artifacts: Duration::ZERO,
                     snapshots: Duration::ZERO,
@@ -165,7 +185,7 @@ impl Life {
                 disk: Box::new(|_| {}),
             },
             emitter: Emitter {
-                root: root.join("runs"),
+                root: dir.join("runs"),
                 intents: intents.clone(),
                 updates: updates_tx,
                 ledger: ledger.clone(),
@@ -185,7 +205,7 @@ impl Life {
             work_tx,
             shutdown,
             _trigger: trigger,
-        }
+        })
     }
 
     /// Performs one step; false when there is nothing to do.
@@ -240,7 +260,11 @@ pub(super) fn tenant() -> Tenant {
 }
 
 pub(super) fn library(root: &Path) -> Library {
-    Library::new(root.to_owned(), None, ring(1))
+    library_in(&Dir::os(root))
+}
+
+pub(super) fn library_in(dir: &Dir) -> Library {
+    Library::new(dir.clone(), None, ring(1))
 }
 
 pub(super) fn signed(pool: u128) -> SignedPolicy {
@@ -277,12 +301,28 @@ pub(super) fn adjusting(
     let library = library(root);
     let policy = library.verify(&signed(10_000)).expect("signed");
     library.put_policy(&tenant(), &policy).expect("stored");
+    let sealed = import::csv(usage(rows).as_bytes(), ImportKind::Totals).expect("good rows");
+    library.put_snapshot(&tenant(), &sealed, 0).expect("stored");
+    compute(epoch, &sealed, &policy, adjusts, dry_run)
+}
+
+/// Usage of so many accounts.
+pub(super) fn usage(rows: usize) -> String {
     let mut text = String::from("account,metric,amount\n");
     for row in 0..rows {
         text.push_str(&format!("acc:{row:05},m,{}\n", row + 1));
     }
-    let sealed = import::csv(text.as_bytes(), ImportKind::Totals).expect("good rows");
-    library.put_snapshot(&tenant(), &sealed).expect("stored");
+    text
+}
+
+/// The request to compute an epoch.
+pub(super) fn compute(
+    epoch: &str,
+    sealed: &Sealed,
+    policy: &VerifiedPolicy,
+    adjusts: Option<EpochId>,
+    dry_run: bool,
+) -> RunAction {
     let epoch: EpochId = epoch.parse().expect("an epoch");
     RunAction::Compute {
         snapshot: sealed.cid(),
