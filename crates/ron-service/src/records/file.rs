@@ -15,11 +15,6 @@ impl FileRecords {
     pub fn new(store: Store) -> Self {
         Self(store)
     }
-
-    /// The file below, for its copies and its room on the disk.
-    pub fn store(&self) -> &Store {
-        &self.0
-    }
 }
 
 /// Why a transaction ended without a commit.
@@ -157,5 +152,58 @@ impl ToSql for Value {
             Self::Text(text) => ValueRef::Text(text.as_bytes()),
             Self::Blob(bytes) => ValueRef::Blob(bytes),
         }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use ron_files::{Dir, FaultKind, SimDisk};
+
+    use super::*;
+    use crate::records::Writer;
+    use crate::store::Migration;
+
+    const TABLE: Migration = Migration {
+        version: 1,
+        name: "begin",
+        sql: "CREATE TABLE t (k INTEGER PRIMARY KEY) STRICT;",
+    };
+
+    fn by() -> Deadline {
+        Deadline::within(Duration::from_secs(60))
+    }
+
+    fn put(records: &mut dyn RecordStore, k: i64) -> Result<u64, RecordError> {
+        records.write(Writer::Shared, by(), |tx| {
+            tx.execute("INSERT INTO t VALUES (?1)", &[Value::Int(k)])
+        })
+    }
+
+    #[test]
+    fn a_commit_that_fails_is_unknown_until_a_restart() {
+        let disk = SimDisk::new();
+        let dir = Dir::new(Arc::new(disk.clone()), "/d");
+        let store = Store::open_in(&dir, "s.db", &[TABLE]).expect("opens");
+        let mut records = FileRecords::new(store);
+        assert_eq!(put(&mut records, 1), Ok(1));
+        disk.fail_after(1, FaultKind::Io);
+        let unknown = put(&mut records, 2);
+        assert!(
+            matches!(unknown, Err(RecordError::Unknown(_))),
+            "{unknown:?}"
+        );
+        assert_eq!(put(&mut records, 3), Err(Refusal::Unresolved.into()));
+        let resolved = records.resolve(by());
+        assert!(
+            matches!(resolved, Err(RecordError::Unknown(_))),
+            "{resolved:?}"
+        );
+        // Reads go on.
+        let records: &mut dyn RecordStore = &mut records;
+        let rows = records.read(by(), |tx| tx.query("SELECT k FROM t ORDER BY k", &[]));
+        assert_eq!(rows, Ok(vec![Row(vec![Value::Int(1)])]));
     }
 }
