@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rayon::{ThreadBuilder, ThreadPool, ThreadPoolBuilder};
+use rayon::{ThreadBuilder, ThreadPoolBuilder};
 use ron_client::{Credential, KmsClient, LedgerClient};
 use ron_files::{Dir, DiskRoom, OsDisk, WatchedDisk};
 use ron_kernel::{
@@ -16,6 +16,7 @@ use ron_service::{
 
 use crate::api::Api;
 use crate::home::Home;
+use crate::inline::Calc;
 use crate::intake::fetch::Origin;
 use crate::intake::{self, Intake, Task};
 use crate::library::Library;
@@ -376,8 +377,12 @@ fn origin(chassis: &Chassis, settings: &Settings) -> Result<Option<Origin>, Star
 }
 
 /// A rayon pool whose threads belong to the supervisor. They end when the last worker drops the
-/// pool, which happens when the work stage is drained, before their own stage is.
-fn calc_pool(sup: &Supervisor, threads: usize) -> Result<Arc<ThreadPool>, StartError> {
+/// pool, which happens when the work stage is drained, before their own stage is. A single thread would only make the
+/// worker wait for it.
+fn calc_pool(sup: &Supervisor, threads: usize) -> Result<Calc, StartError> {
+    if threads == 1 {
+        return Ok(Calc::Here);
+    }
     let starters: Arc<RankedMutex<Vec<ThreadBuilder>>> =
         Arc::new(RankedMutex::new(&L_CALC, Vec::new()));
     let pool = ThreadPoolBuilder::new()
@@ -396,7 +401,7 @@ fn calc_pool(sup: &Supervisor, threads: usize) -> Result<Arc<ThreadPool>, StartE
         // The pool has ended.
         ctx.wait_for_shutdown();
     });
-    Ok(Arc::new(pool))
+    Ok(Calc::Pool(Arc::new(pool)))
 }
 
 /// The scheduler owns the open store. After a panic it opens the file again.

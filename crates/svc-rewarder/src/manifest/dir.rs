@@ -53,6 +53,10 @@ pub fn write(
     let manifest = to_json(&computed.manifest)?;
     disk.create_dir_all(target)?;
     clear(disk, target)?;
+    #[cfg(mutant = "unproven")] // the manifest is there before what it is of
+    if ron_kernel::mutant("unproven") {
+        add(disk, target, RUN, &manifest)?;
+    }
     snapshot.source().place(disk, &target.join(SNAPSHOT))?;
     put(disk, &target.join(POLICY), &policy.canonical)?;
     put(disk, &target.join(POLICY_SIG), &signature)?;

@@ -15,6 +15,7 @@ use ron_proto::values::{ContentId, EpochId, Tenant};
 use serde_json::json;
 
 use super::ledger::SimLedger;
+use crate::inline::Calc;
 use crate::inputs::import;
 use crate::library::Library;
 use crate::manifest::run_key;
@@ -91,20 +92,6 @@ pub(super) struct Life {
     pub(super) _trigger: ShutdownTrigger,
 }
 
-/// The test's own thread as a pool, made once: tests make many short-lived services.
-fn pool() -> Arc<rayon::ThreadPool> {
-    thread_local! {
-        static POOL: Arc<rayon::ThreadPool> = Arc::new(
-            rayon::ThreadPoolBuilder::new()
-                .num_threads(1)
-                .use_current_thread()
-                .build()
-                .expect("a pool of this thread"),
-        );
-    }
-    POOL.with(Arc::clone)
-}
-
 impl Life {
     pub(super) fn begin(root: &Path, ledger: &Arc<SimLedger>, auto_settle: bool) -> Self {
         let metrics = Metrics::new(&ron_kernel::Registry::new("test"));
@@ -140,7 +127,7 @@ impl Life {
                 origin: None,
                 scratch: root.join("intake"),
                 spool: root.join("spool"),
-                pool: pool(),
+                pool: Calc::Here,
                 work: work.clone(),
                 results: results_tx,
                 updates: updates_tx.clone(),
