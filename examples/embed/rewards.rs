@@ -7,6 +7,7 @@ use std::error::Error;
 use std::path::Path;
 
 use ron_crypto::sign::Ed25519Key;
+use ron_files::Dir;
 use ron_kernel::OsRandom;
 use ron_proto::policy::{PolicySig, policy_message};
 use ron_proto::rewarder::{ImportKind, POLICY_KIND};
@@ -33,7 +34,7 @@ fn main() -> Result<(), Failure> {
     let dir = std::env::args_os()
         .nth(1)
         .ok_or("usage: embed-rewards DIR")?;
-    let run = Path::new(&dir).join("run");
+    let run = Dir::os(Path::new(&dir).join("run"));
     let usage = import::csv(USAGE.as_bytes(), ImportKind::Totals)?;
     let computed = compute(
         &"default".parse()?,
@@ -54,7 +55,7 @@ fn main() -> Result<(), Failure> {
         }
     }
     // Durable when it returns; anyone can compute the directory again and compare.
-    manifest::dir::write(&ron_files::OsDisk, &run, &computed, &usage, &policy()?)?;
+    manifest::dir::write(&run, &computed, &usage, &policy()?)?;
     check(&run, &"acct:bob".parse()?)
 }
 // end
@@ -85,7 +86,7 @@ fn policy() -> Result<VerifiedPolicy, Failure> {
 // end
 
 // part: proof
-fn check(run: &Path, account: &Account) -> Result<(), Failure> {
+fn check(run: &Dir, account: &Account) -> Result<(), Failure> {
     let proof = prove(run, account)?;
     let manifest = read_manifest(run)?;
     check_proof(&proof, &manifest)?;

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
+use ron_files::Dir;
 use ron_proto::rewarder::RunStatus;
 use ron_service::pinned::{KeyRing, PinnedKey};
 use ron_tlog::note::VerifierKey;
@@ -122,7 +123,7 @@ pub fn rewarder(command: RewarderCommand) -> Result<(), String> {
         }
         RewarderCommand::Prove { dir, account } => {
             let account = account.parse().map_err(|e| format!("{e}"))?;
-            let proof = prove(&dir, &account).map_err(|e| e.to_string())?;
+            let proof = prove(&Dir::os(dir), &account).map_err(|e| e.to_string())?;
             let text = serde_json::to_string_pretty(&proof).map_err(|e| e.to_string())?;
             println!("{text}");
             Ok(())
@@ -224,7 +225,7 @@ pub fn revocations_dir(dir: &Path, vkey: &str) -> Result<String, String> {
 
 /// Verifies the run in a directory and returns the line to print.
 pub fn run_dir(dir: &Path, pins: &Pins) -> Result<String, String> {
-    let verified = verify_run_dir(dir, pins).map_err(|e| {
+    let verified = verify_run_dir(&Dir::os(dir), pins).map_err(|e| {
         let unsigned = e.file == RUN_SIG && !dir.join(RUN_SIG).exists();
         let hint = if unsigned {
             "; nobody has signed this run. One that `ron rewarder compute --out` made is checked with --unsigned"

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ron_kernel::DiskWatches;
 
-use crate::disk::{OsDisk, SharedDisk, read_small};
+use crate::disk::{DiskFile, OsDisk, SharedDisk, read_small};
 use crate::replace::{write_atomic, write_atomic_with_mode};
 use crate::watched::WatchedDisk;
 
@@ -70,6 +70,25 @@ impl Dir {
         self.disk.exists(&self.file(name))
     }
 
+    /// Opens an existing file for reading.
+    pub fn open_read(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        self.disk.open_read(&self.file(name))
+    }
+
+    pub fn remove(&self, name: &str) -> io::Result<()> {
+        self.disk.remove(&self.file(name))
+    }
+
+    /// Removes it with all that is in it; not found when there is none.
+    pub fn remove_all(&self) -> io::Result<()> {
+        self.disk.remove_dir_all(&self.path)
+    }
+
+    /// Reads a whole file; `None` when there is none.
+    pub fn read(&self, name: &str) -> io::Result<Option<Vec<u8>>> {
+        self.read_small(name, u64::MAX)
+    }
+
     /// Reads a whole small file, as [`read_small`] does.
     pub fn read_small(&self, name: &str, bytes_max: u64) -> io::Result<Option<Vec<u8>>> {
         read_small(&*self.disk, &self.file(name), bytes_max)
@@ -110,11 +129,19 @@ mod tests {
             assert!(dir.exists("a/b/x").expect("known"));
             let read = dir.join("a").read_small("b/x", 3).expect("read");
             assert_eq!(read.as_deref(), Some(&b"one"[..]));
+            assert_eq!(dir.read("a/b/x").expect("read"), read);
+            assert_eq!(dir.read("x").expect("known"), None);
             assert_eq!(below.list().expect("listed"), ["x", "y"]);
             assert_eq!(dir.list().expect("listed"), ["a"]);
             let known = below.os_path("x");
             assert_eq!(known.is_some(), dir.path() == home.path());
             assert!(known.is_none_or(|path| path == below.file("x")));
+            let opened = below.open_read("x").expect("there");
+            assert_eq!(opened.len().expect("known"), 3);
+            below.remove("x").expect("removed");
+            assert_eq!(below.list().expect("listed"), ["y"]);
+            dir.join("a").remove_all().expect("removed");
+            assert_eq!(dir.list().expect("listed"), [""; 0]);
         }
     }
 }

@@ -12,8 +12,11 @@ use std::os::unix::fs::{
 };
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
 
 use ron_kernel::assert_no_locks;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 
 /// A disk that several owners use.
 pub type SharedDisk = Arc<dyn Disk>;
@@ -52,6 +55,29 @@ pub trait Disk: Debug + Send + Sync {
     /// Gives a file a second name, which no file may have. Both lead to the same content.
     fn link(&self, from: &Path, to: &Path) -> io::Result<()>;
     fn remove(&self, path: &Path) -> io::Result<()>;
+    /// Removes a directory with all that is in it; not found when there is none. A crash in its middle leaves
+    /// a part.
+    fn remove_dir_all(&self, dir: &Path) -> io::Result<()> {
+        let names = self.list(dir)?;
+        if names.is_empty() {
+            return Err(ErrorKind::NotFound.into());
+        }
+        for name in names {
+            let path = dir.join(name);
+            match self.remove(&path) {
+                // The name is that of a directory, which is implied by the files in it.
+                Err(e) if e.kind() == ErrorKind::NotFound => self.remove_dir_all(&path)?,
+                removed => removed?,
+            }
+        }
+        Ok(())
+    }
+    /// Creates a file without a name (mode 0600) for reading and writing, on the file system of a directory. It
+    /// is gone with its last handle.
+    fn unnamed(&self, dir: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        let _ = dir;
+        Err(ErrorKind::Unsupported.into())
+    }
     /// Makes a durable copy of a file, with these permissions; replaces a file of the new name, whose
     /// directory the caller syncs.
     fn copy(&self, from: &Path, to: &Path, mode: u32) -> io::Result<()> {
@@ -101,6 +127,16 @@ pub trait DiskFile: Debug + Send + Sync {
     fn set_len(&self, len: u64) -> io::Result<()>;
     /// Makes contents and length durable (fdatasync).
     fn sync_data(&self) -> io::Result<()>;
+    /// The date of the last change, in milliseconds since 1970. A disk in memory knows no date: it has the one
+    /// that was set last, or 0.
+    fn modified_ms(&self) -> io::Result<u64> {
+        Err(ErrorKind::Unsupported.into())
+    }
+    /// Sets that date. A crash may lose it.
+    fn set_modified_ms(&self, ms: u64) -> io::Result<()> {
+        let _ = ms;
+        Err(ErrorKind::Unsupported.into())
+    }
     /// True when the file has no bytes.
     fn is_empty(&self) -> io::Result<bool> {
         Ok(self.len()? == 0)
@@ -183,6 +219,21 @@ impl Disk for OsDisk {
         std::fs::remove_file(path)
     }
 
+    fn remove_dir_all(&self, dir: &Path) -> io::Result<()> {
+        std::fs::remove_dir_all(dir)
+    }
+
+    fn unnamed(&self, dir: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::TMPFILE;
+        let file = match rustix::fs::open(dir, flags, Mode::RUSR | Mode::WUSR) {
+            Ok(file) => File::from(file),
+            // File systems and kernels without O_TMPFILE answer one or the other.
+            Err(Errno::OPNOTSUPP | Errno::ISDIR) => without_name(dir)?,
+            Err(error) => return Err(error.into()),
+        };
+        Ok(Arc::new(OsFile(file)))
+    }
+
     /// The kernel copies, and shares the blocks where the file system can.
     fn copy(&self, from: &Path, to: &Path, mode: u32) -> io::Result<()> {
         assert_no_locks("a copy");
@@ -200,7 +251,7 @@ impl Disk for OsDisk {
         let file = writable().open(path)?;
         match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Some(Box::new(OsLock(file)))),
-            Err(e) if e == rustix::io::Errno::WOULDBLOCK => Ok(None),
+            Err(e) if e == Errno::WOULDBLOCK => Ok(None),
             Err(e) => Err(e.into()),
         }
     }
@@ -243,6 +294,23 @@ fn create_new(path: &Path, mode: u32) -> io::Result<File> {
     writable().mode(mode).create_new(true).open(path)
 }
 
+/// A file whose name is removed at once, for file systems without unnamed files.
+fn without_name(dir: &Path) -> io::Result<File> {
+    let mut number = 0_u64;
+    loop {
+        let path = dir.join(format!(".unnamed-{number}"));
+        match writable().create_new(true).open(&path) {
+            Ok(file) => {
+                std::fs::remove_file(&path)?;
+                return Ok(file);
+            }
+            // Another caller has created its file and not yet removed the name.
+            Err(e) if e.kind() == ErrorKind::AlreadyExists => number += 1,
+            Err(e) => return Err(e),
+        }
+    }
+}
+
 /// flock holds as long as the file is open.
 #[derive(Debug)]
 struct OsLock(#[expect(dead_code, reason = "held, never read")] File);
@@ -283,6 +351,16 @@ impl DiskFile for OsFile {
         assert_no_locks("a sync");
         self.0.sync_data()
     }
+
+    fn modified_ms(&self) -> io::Result<u64> {
+        let since = self.0.metadata()?.modified()?.duration_since(UNIX_EPOCH);
+        let ms = since.unwrap_or_default().as_millis();
+        Ok(u64::try_from(ms).unwrap_or(u64::MAX))
+    }
+
+    fn set_modified_ms(&self, ms: u64) -> io::Result<()> {
+        self.0.set_modified(UNIX_EPOCH + Duration::from_millis(ms))
+    }
 }
 
 /// Reads a whole small file; `None` when it does not exist, an error when it is longer than
@@ -322,6 +400,45 @@ mod tests {
         check(&OsDisk, &home.path().join("a/b"));
         check(&crate::MemoryDisk::new(), Path::new("/a/b"));
         check(&crate::SimDisk::new(), Path::new("/a/b"));
+    }
+
+    #[test]
+    fn disks_remove_directories_date_files_and_have_files_without_names() {
+        let home = tempfile::tempdir().expect("a temporary directory");
+        check_others(&OsDisk, &home.path().join("a"));
+        check_others(&crate::MemoryDisk::new(), Path::new("/a"));
+        check_others(&crate::SimDisk::new(), Path::new("/a"));
+        let file = without_name(home.path()).expect("room");
+        file.write_all_at(b"x", 0).expect("written");
+        assert_eq!(OsDisk.list(home.path()).expect("listed"), ["a"]);
+    }
+
+    fn check_others(disk: &dyn Disk, dir: &Path) {
+        let gone = |dir: &Path| disk.remove_dir_all(dir).expect_err("there is none").kind();
+        assert_eq!(gone(&dir.join("b")), ErrorKind::NotFound);
+        disk.create_dir_all(&dir.join("b/c")).expect("made");
+        write_atomic(disk, &dir.join("b/c"), "x", b"x").expect("written");
+        for name in ["y", "z"] {
+            write_atomic(disk, &dir.join("b"), name, b"x").expect("written");
+        }
+        write_atomic(disk, dir, "kept", b"x").expect("written");
+        disk.remove_dir_all(&dir.join("b")).expect("removed");
+        assert_eq!(disk.list(dir).expect("listed"), ["kept"]);
+        assert_eq!(gone(&dir.join("b")), ErrorKind::NotFound);
+
+        let kept = disk.open_read(&dir.join("kept")).expect("there");
+        kept.set_modified_ms(1_700_000_000_001).expect("dated");
+        let again = disk.open_read(&dir.join("kept")).expect("there");
+        assert_eq!(again.modified_ms().expect("known"), 1_700_000_000_001);
+
+        let files = [(); 2].map(|()| disk.unnamed(dir).expect("room"));
+        for (file, content) in files.iter().zip([b"one", b"two"]) {
+            file.write_at(0, content).expect("written");
+        }
+        for (file, content) in files.iter().zip([b"one", b"two"]) {
+            assert_eq!(read_all(&**file).expect("read"), content);
+        }
+        assert_eq!(disk.list(dir).expect("listed"), ["kept"]);
     }
 
     fn check(disk: &dyn Disk, dir: &Path) {

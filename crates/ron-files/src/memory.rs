@@ -33,7 +33,13 @@ struct Names {
 pub struct MemoryDisk(Arc<RankedMutex<Names>>);
 
 #[derive(Debug)]
-struct MemoryFile(RankedMutex<Vec<u8>>);
+struct MemoryFile(RankedMutex<Content>);
+
+#[derive(Debug, Default)]
+struct Content {
+    bytes: Vec<u8>,
+    modified_ms: u64,
+}
 
 impl MemoryDisk {
     pub fn new() -> Self {
@@ -49,7 +55,7 @@ impl Default for MemoryDisk {
 
 impl MemoryFile {
     fn empty() -> Arc<Self> {
-        Arc::new(Self(RankedMutex::new(&CONTENT, Vec::new())))
+        Arc::new(Self(RankedMutex::new(&CONTENT, Content::default())))
     }
 }
 
@@ -113,6 +119,10 @@ impl Disk for MemoryDisk {
         removed.map(drop).ok_or_else(|| ErrorKind::NotFound.into())
     }
 
+    fn unnamed(&self, _dir: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        Ok(MemoryFile::empty())
+    }
+
     fn sync_dir(&self, _dir: &Path) -> io::Result<()> {
         Ok(())
     }
@@ -139,11 +149,11 @@ impl Drop for MemoryLock {
 
 impl DiskFile for MemoryFile {
     fn len(&self) -> io::Result<u64> {
-        Ok(self.0.lock().len() as u64)
+        Ok(self.0.lock().bytes.len() as u64)
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
-        let content = self.0.lock();
+        let content = &self.0.lock().bytes;
         let from = (offset as usize).min(content.len());
         let count = buf.len().min(content.len() - from);
         buf[..count].copy_from_slice(&content[from..from + count]);
@@ -151,7 +161,7 @@ impl DiskFile for MemoryFile {
     }
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        let mut content = self.0.lock();
+        let content = &mut self.0.lock().bytes;
         let (from, to) = (offset as usize, offset as usize + bytes.len());
         if content.len() < to {
             content.resize(to, 0);
@@ -161,11 +171,20 @@ impl DiskFile for MemoryFile {
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.0.lock().resize(len as usize, 0);
+        self.0.lock().bytes.resize(len as usize, 0);
         Ok(())
     }
 
     fn sync_data(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn modified_ms(&self) -> io::Result<u64> {
+        Ok(self.0.lock().modified_ms)
+    }
+
+    fn set_modified_ms(&self, ms: u64) -> io::Result<()> {
+        self.0.lock().modified_ms = ms;
         Ok(())
     }
 }

@@ -20,6 +20,10 @@ use crate::disk::{Disk, DiskFile, DiskLock};
 use crate::draws::Draws;
 use crate::memory::names_in;
 
+mod inode;
+
+use inode::{Change, Content, Inode, survives};
+
 static LOCK: LockSpec = LockSpec {
     name: "sim_disk",
     rank: u16::MAX,
@@ -60,34 +64,6 @@ pub enum CrashMode {
     /// Each write is lost, kept or torn by itself, and the new names of each directory are lost or kept
     /// together, as this number draws.
     Each(u64),
-}
-
-#[derive(Clone, Debug)]
-enum Change {
-    Write { offset: u64, bytes: Vec<u8> },
-    Length(u64),
-}
-
-impl Change {
-    fn apply(&self, data: &mut Vec<u8>) {
-        match self {
-            Self::Length(len) => data.resize(*len as usize, 0),
-            Self::Write { offset, bytes } => {
-                let (from, to) = (*offset as usize, *offset as usize + bytes.len());
-                if data.len() < to {
-                    data.resize(to, 0);
-                }
-                data[from..to].copy_from_slice(bytes);
-            }
-        }
-    }
-}
-
-#[derive(Debug, Default)]
-struct Inode {
-    visible: Vec<u8>,
-    durable: Vec<u8>,
-    pending: Vec<Change>,
 }
 
 #[derive(Debug, Default)]
@@ -152,6 +128,13 @@ impl State {
             .get(path)
             .copied()
             .ok_or_else(|| ErrorKind::NotFound.into())
+    }
+
+    fn add(&mut self, file: Inode) -> u64 {
+        let inode = self.next_inode;
+        self.next_inode += 1;
+        self.inodes.insert(inode, file);
+        inode
     }
 
     fn change(&mut self, inode: u64, change: Change) {
@@ -280,19 +263,6 @@ impl State {
     }
 }
 
-/// Whether a change reached the disk; a write may have in part.
-fn survives(change: &mut Change, draws: &mut Draws) -> bool {
-    match (draws.below(4), change) {
-        (0, _) => false,
-        (1, Change::Write { bytes, .. }) => {
-            let kept = draws.below(bytes.len() as u64 + 1);
-            bytes.truncate(kept as usize);
-            true
-        }
-        _ => true,
-    }
-}
-
 impl SimDisk {
     pub fn new() -> Self {
         Self(Arc::new(RankedMutex::new(&LOCK, State::default())))
@@ -346,18 +316,10 @@ impl SimDisk {
     /// A separate disk with the same files and pending changes, to try one crash in several modes.
     pub fn fork(&self) -> Self {
         let state = self.0.lock();
-        let inodes = state.inodes.iter().map(|(id, f)| {
-            let copy = Inode {
-                visible: f.visible.clone(),
-                durable: f.durable.clone(),
-                pending: f.pending.clone(),
-            };
-            (*id, copy)
-        });
         Self(Arc::new(RankedMutex::new(
             &LOCK,
             State {
-                inodes: inodes.collect(),
+                inodes: state.inodes.clone(),
                 next_inode: state.next_inode,
                 names: state.names.clone(),
                 durable_names: state.durable_names.clone(),
@@ -372,7 +334,7 @@ impl SimDisk {
     pub fn peek(&self, path: &Path) -> Option<Vec<u8>> {
         let state = self.0.lock();
         let inode = state.names.get(path)?;
-        Some(state.inodes[inode].visible.clone())
+        Some(state.inodes[inode].visible.bytes.clone())
     }
 
     /// Replaces (or removes) a file durably behind its owner's back, as an intruder or bit rot would.
@@ -383,14 +345,15 @@ impl SimDisk {
             state.durable_names.remove(path);
             return;
         };
-        let inode = state.next_inode;
-        state.next_inode += 1;
-        let file = Inode {
-            visible: bytes.clone(),
-            durable: bytes,
-            pending: Vec::new(),
+        let content = Content {
+            bytes,
+            modified_ms: 0,
         };
-        state.inodes.insert(inode, file);
+        let inode = state.add(Inode {
+            visible: content.clone(),
+            durable: content,
+            pending: Vec::new(),
+        });
         state.names.insert(path.to_owned(), inode);
         state.durable_names.insert(path.to_owned(), inode);
     }
@@ -402,8 +365,8 @@ impl SimDisk {
         let Some(file) = inode.and_then(|inode| state.inodes.get_mut(&inode)) else {
             return;
         };
-        for bytes in [&mut file.visible, &mut file.durable] {
-            if let Some(byte) = bytes.get_mut(at as usize) {
+        for content in [&mut file.visible, &mut file.durable] {
+            if let Some(byte) = content.bytes.get_mut(at as usize) {
                 *byte ^= 1 << bit;
             }
         }
@@ -448,9 +411,7 @@ impl Disk for SimDisk {
             state.change(inode, Change::Length(0));
             return Ok(self.handle(inode, boot));
         }
-        let inode = state.next_inode;
-        state.next_inode += 1;
-        state.inodes.insert(inode, Inode::default());
+        let inode = state.add(Inode::default());
         state.names.insert(path.to_owned(), inode);
         Ok(self.handle(inode, boot))
     }
@@ -488,6 +449,13 @@ impl Disk for SimDisk {
         state.find(path)?;
         state.names.remove(path);
         Ok(())
+    }
+
+    fn unnamed(&self, _dir: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        let mut state = self.0.lock();
+        state.step_whole()?;
+        let inode = state.add(Inode::default());
+        Ok(self.handle(inode, state.boot))
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
@@ -549,12 +517,12 @@ impl SimFile {
 
 impl DiskFile for SimFile {
     fn len(&self) -> io::Result<u64> {
-        self.with(|s| Ok(s.inodes[&self.inode].visible.len() as u64))
+        self.with(|s| Ok(s.inodes[&self.inode].visible.bytes.len() as u64))
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
         self.with(|s| {
-            let data = &s.inodes[&self.inode].visible;
+            let data = &s.inodes[&self.inode].visible.bytes;
             let from = (offset as usize).min(data.len());
             let n = buf.len().min(data.len() - from);
             buf[..n].copy_from_slice(&data[from..from + n]);
@@ -576,6 +544,18 @@ impl DiskFile for SimFile {
 
     fn sync_data(&self) -> io::Result<()> {
         self.with(|s| s.sync(self.inode))
+    }
+
+    fn modified_ms(&self) -> io::Result<u64> {
+        self.with(|s| Ok(s.inodes[&self.inode].visible.modified_ms))
+    }
+
+    fn set_modified_ms(&self, ms: u64) -> io::Result<()> {
+        self.with(|s| {
+            s.step_whole()?;
+            s.change(self.inode, Change::Modified(ms));
+            Ok(())
+        })
     }
 }
 

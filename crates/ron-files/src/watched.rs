@@ -93,6 +93,15 @@ impl Disk for WatchedDisk {
         self.watches.call(|| self.disk.remove(path))
     }
 
+    /// Without a watch: a large directory may take long.
+    fn remove_dir_all(&self, dir: &Path) -> io::Result<()> {
+        self.disk.remove_dir_all(dir)
+    }
+
+    fn unnamed(&self, dir: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        self.file(|| self.disk.unnamed(dir))
+    }
+
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         self.watches.call(|| self.disk.sync_dir(dir))
     }
@@ -145,17 +154,26 @@ impl DiskFile for WatchedFile {
             self.file.sync_data()
         }
     }
+
+    fn modified_ms(&self) -> io::Result<u64> {
+        self.watches.call(|| self.file.modified_ms())
+    }
+
+    fn set_modified_ms(&self, ms: u64) -> io::Result<()> {
+        self.watches.call(|| self.file.set_modified_ms(ms))
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
     use std::sync::atomic::{AtomicU32, Ordering};
     use std::time::Duration;
 
     use ron_kernel::{HANGS_AFTER, KernelMetrics, ManualClock, Registry, Supervisor, Topology};
 
     use super::*;
-    use crate::MemoryDisk;
+    use crate::{MemoryDisk, OsDisk};
 
     static TOPOLOGY: Topology = Topology {
         service: "t",
@@ -227,5 +245,20 @@ mod tests {
             assert_eq!(seen.swap(0, Ordering::SeqCst), expected);
         }
         assert_eq!(sup.hung_disk(), None);
+    }
+
+    #[test]
+    fn a_file_has_the_mode_that_was_asked_for() {
+        let registry = Registry::new("t");
+        let clock = ManualClock::at(1_000);
+        let sup = Supervisor::new(&TOPOLOGY, KernelMetrics::new(&registry), clock);
+        let disk = WatchedDisk::new(Arc::new(OsDisk), sup.watch_disks("files", 1));
+        let home = tempfile::tempdir().expect("a temporary directory");
+        let path = home.path().join("x");
+        for mode in [0o600, 0o640, 0o600] {
+            disk.create_with_mode(&path, mode).expect("made");
+            let meta = std::fs::metadata(&path).expect("there");
+            assert_eq!(meta.permissions().mode() & 0o777, mode);
+        }
     }
 }

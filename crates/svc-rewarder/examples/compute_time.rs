@@ -18,7 +18,7 @@ use std::path::Path;
 use std::process::Command;
 
 use ron_crypto::sign::Ed25519Key;
-use ron_files::OsDisk;
+use ron_files::{Dir, OsDisk};
 use ron_kernel::{Clock, SystemClock};
 use ron_proto::policy::{PolicySig, policy_message};
 use ron_proto::rewarder::{ImportKind, POLICY_KIND};
@@ -99,7 +99,7 @@ fn seal(dir: &Path) -> Result<(), Failure> {
         cancel: None,
         spill: Some(import::Spill {
             memory: IMPORT_MEMORY,
-            scratch: dir.to_owned(),
+            dir: Dir::os(dir.join("import")),
         }),
     };
     let source = std::fs::File::open(dir.join("usage.csv"))?;
@@ -121,16 +121,15 @@ fn seal(dir: &Path) -> Result<(), Failure> {
 fn run(dir: &Path) -> Result<(), Failure> {
     let policy = policy()?;
     let (tenant, epoch) = ("default".parse()?, "bench".parse()?);
-    let (sealed, read_us) = timed(|| Sealed::open(&dir.join("snapshot.bin")));
+    let (sealed, read_us) = timed(|| Sealed::open(&OsDisk, &dir.join("snapshot.bin")));
     let sealed = sealed?;
     let target = Target::file(&OsDisk, &dir.join("payouts.bin"))?;
     let (computed, compute_us) =
         timed(|| compute_to(target, &tenant, &epoch, None, &sealed, &policy, &()));
     let computed = computed?;
-    let out = dir.join("run");
-    let _ = std::fs::remove_dir_all(&out); // of an earlier try
-    let (written, artifacts_us) =
-        timed(|| manifest::dir::write(&OsDisk, &out, &computed, &sealed, &policy));
+    let out = Dir::os(dir.join("run"));
+    let _ = out.remove_all(); // of an earlier try
+    let (written, artifacts_us) = timed(|| manifest::dir::write(&out, &computed, &sealed, &policy));
     written?;
     let (reader, open_us) = timed(|| Reader::open(&out));
     let reader = reader?;

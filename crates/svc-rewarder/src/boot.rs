@@ -1,11 +1,11 @@
 //! Composition of the service: directories, store, queues, threads, routes.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use rayon::{ThreadBuilder, ThreadPoolBuilder};
 use ron_client::{Credential, KmsClient, LedgerClient};
-use ron_files::{Dir, DiskRoom, OsDisk, WatchedDisk};
+use ron_files::{Dir, DiskRoom, WatchedDisk};
 use ron_kernel::{
     DiskWatch, DiskWatches, RankedMutex, Receiver, Sender, Supervisor, ThreadCtx, ThreadSpec,
     Topology, queue,
@@ -18,7 +18,7 @@ use crate::api::Api;
 use crate::home::Home;
 use crate::inline::Calc;
 use crate::intake::fetch::Origin;
-use crate::intake::{self, Intake, Task};
+use crate::intake::{Intake, Scratch, Task};
 use crate::library::Library;
 use crate::metrics::Metrics;
 use crate::runs::artifact::ArtifactWriter;
@@ -65,11 +65,11 @@ impl Service for SvcRewarder {
             data_dir,
             ..
         } = boot;
-        let home = Home::open(data_dir.as_ref().map(Dir::path), &*chassis.random)?;
+        // The stages have watches of their own, and make calls that take long.
+        let data_dir = data_dir.map(|dir| Dir::new(chassis.disk.clone(), dir.path()));
+        let home = Home::open(data_dir, &*chassis.random)?;
         let disk = chassis.sup.watch_disk("store");
-        let db = home.root().join("rewarder.db");
-        let store = Store::open(&db, MIGRATIONS).map_err(StartError::failed)?;
-        let store = watched(store, &disk);
+        let store = open_store(home.root(), &disk).map_err(StartError::failed)?;
         let runs = store
             .read(|db| Ok::<_, StoreError>(db::load(db)?))
             .map_err(StartError::failed)?;
@@ -89,9 +89,10 @@ impl Service for SvcRewarder {
 
 /// The store, whose writes are watched. Without a reserve: requests that begin something are refused while
 /// the disk is full, reports of what has begun are kept.
-fn watched(mut store: Store, disk: &DiskWatch) -> Store {
+fn open_store(root: &Dir, disk: &DiskWatch) -> Result<Store, StoreError> {
+    let mut store = Store::open_in(root, "rewarder.db", MIGRATIONS)?;
     store.watch_disk(disk.clone(), DiskRoom::unlimited());
-    store
+    Ok(store)
 }
 
 struct Queues {
@@ -120,7 +121,7 @@ impl Queues {
 fn assemble(
     chassis: &Chassis,
     settings: &Settings,
-    root: &Path,
+    root: &Dir,
     (store, disk): (Store, DiskWatch),
     runs: Vec<Run>,
 ) -> Result<Api, StartError> {
@@ -136,20 +137,24 @@ fn assemble(
         None => None,
     };
     sweep_spool(root).map_err(StartError::failed)?;
-    let uploads = root.join("intake");
-    intake::clear(&uploads).map_err(StartError::failed)?;
-    spawn_intake(chassis, settings, &library, &uploads, &queues);
+    let scratch = Scratch::open(root.join("intake")).map_err(StartError::failed)?;
+    spawn_intake(chassis, settings, &library, &scratch, &queues);
     let origin = origin(chassis, settings)?;
     let fetches = origin.is_some();
-    spawn_workers(
-        &chassis.sup,
-        settings,
-        &library,
-        root,
+    let worker = Worker {
+        library: library.clone(),
         origin,
-        &queues,
-        &metrics,
-    )?;
+        scratch: scratch.clone(),
+        spool: root.join("spool"),
+        pool: calc_pool(&chassis.sup, settings)?,
+        work: queues.work.1.clone(),
+        results: queues.results.0.clone(),
+        updates: queues.updates.0.clone(),
+        clock: chassis.clock.clone(),
+        metrics: metrics.clone(),
+    };
+    let body = move |ctx: &ThreadCtx| worker.run(ctx);
+    chassis.sup.spawn_pool(&WORK, settings.keys.jobs, body);
     let emits = emitter.is_some();
     spawn_writer(
         chassis, settings, &library, root, emits, &registry, &queues, &metrics,
@@ -172,15 +177,14 @@ fn assemble(
         room: chassis.room.clone(),
         metrics,
     };
-    let db = root.join("rewarder.db");
-    spawn_scheduler(&chassis.sup, scheduler, store, &db, disk);
+    spawn_scheduler(&chassis.sup, scheduler, store, root, disk);
     Ok(Api {
         registry,
         library,
         artifacts: root.join("runs"),
         work_req: queues.work_req.0,
         imports: queues.imports.0,
-        uploads,
+        uploads: scratch.dir().clone(),
         disk_of_handlers,
         fetches,
         clock: chassis.clock.clone(),
@@ -199,9 +203,9 @@ fn store_fault(chassis: &Chassis, metrics: &Metrics) -> Box<dyn Fn(String) + Sen
 }
 
 /// Opens the library. Operators' policies that cannot be run are logged and degrade readiness.
-fn library(chassis: &Chassis, settings: &Settings, root: &Path, disk: DiskWatches) -> Library {
+fn library(chassis: &Chassis, settings: &Settings, root: &Dir, disk: DiskWatches) -> Library {
     let library = Library::new(
-        root.to_owned(),
+        root.clone(),
         settings.keys.policy_dir.clone(),
         settings.keys.policy_keys.clone(),
     )
@@ -216,8 +220,8 @@ fn library(chassis: &Chassis, settings: &Settings, root: &Path, disk: DiskWatche
 }
 
 /// Removes spooled tables that a crash left incomplete; their runs are computed again.
-fn sweep_spool(root: &Path) -> std::io::Result<()> {
-    match std::fs::remove_dir_all(root.join("spool")) {
+fn sweep_spool(root: &Dir) -> std::io::Result<()> {
+    match root.join("spool").remove_all() {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
@@ -227,7 +231,7 @@ fn emitter(
     chassis: &Chassis,
     settings: &Settings,
     to: &Settlement,
-    root: &Path,
+    root: &Dir,
     queues: &Queues,
     metrics: &Metrics,
 ) -> Result<Emitter, StartError> {
@@ -279,37 +283,12 @@ fn no_stage_reports(sup: &Supervisor) -> bool {
     reporting.all(|plane| plane.live == 0)
 }
 
-fn spawn_workers(
-    sup: &Supervisor,
-    settings: &Settings,
-    library: &Library,
-    root: &Path,
-    origin: Option<Origin>,
-    queues: &Queues,
-    metrics: &Metrics,
-) -> Result<(), StartError> {
-    let worker = Worker {
-        library: library.clone(),
-        origin,
-        scratch: root.join("intake"),
-        spool: root.join("spool"),
-        pool: calc_pool(sup, sup.pool_size(settings.keys.compute_workers, 256))?,
-        work: queues.work.1.clone(),
-        results: queues.results.0.clone(),
-        updates: queues.updates.0.clone(),
-        metrics: metrics.clone(),
-    };
-    let body = move |ctx: &ThreadCtx| worker.run(ctx);
-    sup.spawn_pool(&WORK, settings.keys.jobs, body);
-    Ok(())
-}
-
 #[allow(clippy::too_many_arguments)] // what the start has made by then
 fn spawn_writer(
     chassis: &Chassis,
     settings: &Settings,
     library: &Library,
-    root: &Path,
+    root: &Dir,
     emits: bool,
     registry: &Registry,
     queues: &Queues,
@@ -340,16 +319,16 @@ fn spawn_intake(
     chassis: &Chassis,
     settings: &Settings,
     library: &Library,
-    uploads: &Path,
+    scratch: &Scratch,
     queues: &Queues,
 ) {
     // Only the flush of a snapshot takes as long as it is large.
     let watches = chassis.sup.watch_disks("intake", settings.keys.imports);
     let intake = Intake {
-        disk: Arc::new(WatchedDisk::new(Arc::new(OsDisk), watches).except_flushes()),
+        disk: Arc::new(WatchedDisk::new(scratch.dir().disk().clone(), watches).except_flushes()),
         tasks: queues.imports.1.clone(),
         library: library.clone(),
-        scratch: uploads.to_owned(),
+        scratch: scratch.clone(),
         memory: settings.keys.import_memory.as_usize(),
         rows_max: settings.keys.rows_max,
         clock: chassis.clock.clone(),
@@ -379,7 +358,8 @@ fn origin(chassis: &Chassis, settings: &Settings) -> Result<Option<Origin>, Star
 /// A rayon pool whose threads belong to the supervisor. They end when the last worker drops the
 /// pool, which happens when the work stage is drained, before their own stage is. A single thread would only make the
 /// worker wait for it.
-fn calc_pool(sup: &Supervisor, threads: usize) -> Result<Calc, StartError> {
+fn calc_pool(sup: &Supervisor, settings: &Settings) -> Result<Calc, StartError> {
+    let threads = sup.pool_size(settings.keys.compute_workers, 256);
     if threads == 1 {
         return Ok(Calc::Here);
     }
@@ -409,17 +389,14 @@ fn spawn_scheduler(
     sup: &Supervisor,
     scheduler: Scheduler,
     store: Store,
-    path: &Path,
+    root: &Dir,
     disk: DiskWatch,
 ) {
-    let (stages, path) = (sup.clone(), path.to_owned());
+    let (stages, root) = (sup.clone(), root.clone());
     let run = move |store: Store, ctx: &ThreadCtx| {
         let mut memory = scheduler.resume(Box::new(store));
         scheduler.run(&mut memory, ctx, &|| no_stage_reports(&stages));
     };
-    let reopen = move || {
-        let store = Store::open(&path, MIGRATIONS).expect("the store could be opened before");
-        Some(watched(store, &disk))
-    };
+    let reopen = move || Some(open_store(&root, &disk).expect("the store could be opened before"));
     sup.spawn_owner(&SCHED, store, run, reopen);
 }

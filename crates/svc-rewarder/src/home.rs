@@ -2,7 +2,7 @@
 //! directory on a RAM disk that is removed when the service stops.
 
 use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use ron_files::Dir;
 use ron_kernel::Random;
@@ -14,28 +14,28 @@ const RAM: &str = "/dev/shm";
 const RAM_NAME: &str = "svc-rewarder-";
 
 pub struct Home {
-    root: PathBuf,
+    root: Dir,
     /// The lock of a directory in memory, for as long as this value lives.
     volatile: Option<DataDir>,
 }
 
 impl Home {
     /// The configured directory, which the chassis has locked, or one in memory with amnesia on.
-    pub fn open(data_dir: Option<&Path>, random: &dyn Random) -> Result<Self, StartError> {
+    pub fn open(data_dir: Option<Dir>, random: &dyn Random) -> Result<Self, StartError> {
         let Some(root) = data_dir else {
             let lock = in_memory(random)?;
             return Ok(Self {
-                root: lock.path().to_owned(),
+                root: Dir::os(lock.path()),
                 volatile: Some(lock),
             });
         };
         Ok(Self {
-            root: root.to_owned(),
+            root,
             volatile: None,
         })
     }
 
-    pub fn root(&self) -> &Path {
+    pub const fn root(&self) -> &Dir {
         &self.root
     }
 }
@@ -45,7 +45,7 @@ impl Drop for Home {
         if self.volatile.is_some() {
             // A directory that remains is removed by the next service that starts with amnesia on;
             // at this point no caller is left to report to.
-            let _ = std::fs::remove_dir_all(&self.root);
+            let _ = self.root.remove_all();
         }
     }
 }

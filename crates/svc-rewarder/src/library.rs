@@ -5,13 +5,12 @@
 //! the operator's `policy_dir` (`reward.json`, `reward-*.json`, each with `.sig`) serve the tenant
 //! they name. Stored files are checked on every read as strictly as those received over HTTP.
 
-use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime};
 
-use ron_files::{Disk as _, OsDisk};
+use ron_files::{Dir, DiskFile};
 use ron_kernel::DiskWatches;
 use ron_proto::rewarder::{PolicyId, SignedPolicy};
 use ron_proto::strict;
@@ -45,7 +44,6 @@ pub struct StoredSnapshot {
     pub tenant: Tenant,
     /// Content id, taken from the file name.
     pub cid: ContentId,
-    pub path: PathBuf,
     /// When it was stored or last renewed, in milliseconds since 1970.
     pub renewed_ms: u64,
 }
@@ -53,24 +51,27 @@ pub struct StoredSnapshot {
 /// The library; clones share the directories.
 #[derive(Clone, Debug)]
 pub struct Library {
-    root: PathBuf,
-    policy_dir: Option<PathBuf>,
+    root: Dir,
+    policy_dir: Option<Dir>,
     keys: KeyRing,
     /// Sealed snapshots placed there by others, `<hex>.bin`, valid for every tenant.
-    snapshot_dir: Option<PathBuf>,
+    snapshot_dir: Option<Dir>,
     /// Watches the small writes, which request handlers make.
     disk: Option<DiskWatches>,
+    /// Keeps the temporary names of threads apart.
+    next: Arc<AtomicU64>,
 }
 
 impl Library {
     /// A library under `root` that trusts policies signed by `keys`.
-    pub fn new(root: PathBuf, policy_dir: Option<PathBuf>, keys: KeyRing) -> Self {
+    pub fn new(root: Dir, policy_dir: Option<PathBuf>, keys: KeyRing) -> Self {
         Self {
             root,
-            policy_dir,
+            policy_dir: policy_dir.map(Dir::os),
             keys,
             snapshot_dir: None,
             disk: None,
+            next: Arc::new(AtomicU64::new(0)),
         }
     }
 
@@ -91,7 +92,7 @@ impl Library {
     /// Adds a directory of snapshots beside the uploaded ones. They are read in place, and every
     /// byte is checked against the requested id.
     pub fn with_snapshots(mut self, dir: Option<PathBuf>) -> Self {
-        self.snapshot_dir = dir;
+        self.snapshot_dir = dir.map(Dir::os);
         self
     }
 
@@ -100,24 +101,28 @@ impl Library {
         policy::verify(&signed.policy, &signed.signature, &self.keys)
     }
 
-    fn snapshots(&self, tenant: &Tenant) -> PathBuf {
-        self.root.join("snapshots").join(format!("tenant-{tenant}"))
+    fn snapshots(&self, tenant: &Tenant) -> Dir {
+        self.root
+            .join("snapshots")
+            .join(&format!("tenant-{tenant}"))
     }
 
-    fn policies(&self, tenant: &Tenant) -> PathBuf {
-        self.root.join("policies").join(format!("tenant-{tenant}"))
+    fn policies(&self, tenant: &Tenant) -> Dir {
+        self.root.join("policies").join(&format!("tenant-{tenant}"))
     }
 
     /// Marks a stored snapshot as in use now, which restarts its retention. Snapshots that are
     /// missing or lie in `snapshot_dir` are ignored.
     pub fn renew(&self, tenant: &Tenant, cid: &ContentId, now_ms: u64) {
-        // The file's modification time is the record of the last use; it needs no database and
-        // survives a restart.
-        let path = self.snapshots(tenant).join(snapshot_name(cid));
-        let now = SystemTime::UNIX_EPOCH + Duration::from_millis(now_ms);
-        if let Ok(file) = fs::File::open(path)
-            && let Err(error) = self.small_write(|| file.set_modified(now))
-        {
+        if let Ok(file) = self.snapshots(tenant).open_read(&snapshot_name(cid)) {
+            self.date(&*file, now_ms);
+        }
+    }
+
+    /// The file's modification time is the record of the last use; it needs no database and survives a
+    /// restart.
+    fn date(&self, file: &dyn DiskFile, now_ms: u64) {
+        if let Err(error) = self.small_write(|| file.set_modified_ms(now_ms)) {
             tracing::warn!(event = "renew_failed", reason = %error, "the retention of a snapshot could not be restarted");
         }
     }
@@ -126,38 +131,52 @@ impl Library {
     pub fn stored_snapshots(&self) -> io::Result<Vec<StoredSnapshot>> {
         let root = self.root.join("snapshots");
         let mut found = Vec::new();
-        for dir in file_names(&root)? {
-            let tenant = dir.strip_prefix("tenant-").and_then(|of| of.parse().ok());
+        for name in file_names(&root)? {
+            let tenant = name.strip_prefix("tenant-").and_then(|of| of.parse().ok());
             let Some(tenant) = tenant else { continue };
             let tenant: Tenant = tenant;
-            for name in file_names(&root.join(&dir))? {
+            let dir = root.join(&name);
+            for name in file_names(&dir)? {
                 let hex = name.strip_suffix(".bin");
                 let cid = hex.and_then(|hex| format!("b3:{hex}").parse().ok());
                 let Some(cid) = cid else { continue };
-                let path = root.join(&dir).join(&name);
-                let modified = fs::metadata(&path)?.modified()?;
-                let age = modified.duration_since(SystemTime::UNIX_EPOCH);
-                let ms = age.unwrap_or_default().as_millis();
                 found.push(StoredSnapshot {
                     tenant: tenant.clone(),
                     cid,
-                    path,
-                    renewed_ms: u64::try_from(ms).unwrap_or(u64::MAX),
+                    renewed_ms: dir.open_read(&name)?.modified_ms()?,
                 });
             }
         }
         Ok(found)
     }
 
-    /// Stores a sealed snapshot under its content id; false if it was stored before.
-    pub fn put_snapshot(&self, tenant: &Tenant, sealed: &Sealed) -> Result<bool, LibraryError> {
+    pub fn remove(&self, stored: &StoredSnapshot) -> io::Result<()> {
+        self.snapshots(&stored.tenant)
+            .remove(&snapshot_name(&stored.cid))
+    }
+
+    /// Stores a sealed snapshot under its content id; false if it was stored before. Its retention begins
+    /// again.
+    pub fn put_snapshot(
+        &self,
+        tenant: &Tenant,
+        sealed: &Sealed,
+        now_ms: u64,
+    ) -> Result<bool, LibraryError> {
         let dir = self.snapshots(tenant);
         let name = snapshot_name(&sealed.cid());
         // Saves the copy, where links are not supported.
-        if dir.join(&name).exists() {
-            return Ok(false);
+        if !dir.exists(&name)? {
+            // Before the file has its name: a sweep may see it at once.
+            if let Source::File { file, .. } = sealed.source() {
+                self.date(&**file, now_ms);
+            }
+            if self.add_once(&dir, &name, sealed.source())? {
+                return Ok(true);
+            }
         }
-        Ok(add_once(&dir, &name, sealed.source())?)
+        self.renew(tenant, &sealed.cid(), now_ms);
+        Ok(false)
     }
 
     /// Reads and checks a snapshot.
@@ -192,9 +211,10 @@ impl Library {
 
     fn snapshot_source(&self, tenant: &Tenant, cid: &ContentId) -> Result<Source, LibraryError> {
         let name = snapshot_name(cid);
-        let mut found = Source::open(&OsDisk, &self.snapshots(tenant).join(&name));
+        let open = |dir: &Dir| Source::open(&**dir.disk(), &dir.file(&name));
+        let mut found = open(&self.snapshots(tenant));
         if let (Err(_), Some(dir)) = (&found, &self.snapshot_dir) {
-            found = Source::open(&OsDisk, &dir.join(&name));
+            found = open(dir);
         }
         found.map_err(|error| {
             missing_or(error, || {
@@ -224,7 +244,7 @@ impl Library {
         };
         let bytes = Source::Memory(dir::to_json(&envelope)?);
         let name = file_name(id, version);
-        if self.small_write(|| add_once(&dir, &name, &bytes))? {
+        if self.small_write(|| self.add_once(&dir, &name, &bytes))? {
             return Ok(true);
         }
         if self.stored(tenant, id, version)?.hash == verified.hash {
@@ -343,7 +363,8 @@ impl Library {
         let refuse = |why: String| {
             LibraryError::Refused(format!("policy {id} version {version} is refused: {why}"))
         };
-        let bytes = fs::read(self.policies(tenant).join(file_name(id, version)))?;
+        let bytes = self.policies(tenant).read(&file_name(id, version))?;
+        let bytes = bytes.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
         let signed: SignedPolicy =
             strict::from_slice(&bytes).map_err(|error| refuse(format!("altered: {error}")))?;
         if dir::to_json(&signed)? != bytes {
@@ -377,20 +398,25 @@ impl Library {
             .collect()
     }
 
-    fn load_operator(&self, dir: &Path, name: &str) -> Result<VerifiedPolicy, LibraryError> {
-        let json = fs::read(dir.join(name))?;
-        let signature = match fs::read(dir.join(format!("{name}.sig"))) {
-            Ok(bytes) => Some(bytes),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            Err(error) => return Err(error.into()),
-        };
+    fn load_operator(&self, dir: &Dir, name: &str) -> Result<VerifiedPolicy, LibraryError> {
+        let json = dir.read(name)?;
+        let json = json.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
+        let signature = dir.read(&format!("{name}.sig"))?;
         policy::verify_stored(&json, signature.as_deref(), &self.keys).map_err(|error| {
             LibraryError::Refused(format!("policy {name} in policy_dir is refused: {error}"))
         })
     }
+
+    /// Stores a file that must not exist yet; false if it did.
+    fn add_once(&self, dir: &Dir, name: &str, source: &Source) -> io::Result<bool> {
+        let tag = self.next.fetch_add(1, Ordering::Relaxed).to_string();
+        dir.create()?;
+        dir::add_once(dir, name, source, &tag)
+    }
 }
 
-fn snapshot_name(cid: &ContentId) -> String {
+/// The name of a snapshot's file.
+pub fn snapshot_name(cid: &ContentId) -> String {
     format!("{}.bin", hex::encode(cid.0))
 }
 
@@ -405,8 +431,8 @@ fn older(id: &PolicyId, version: u64, newest: u64) -> String {
 }
 
 /// Names of a directory's files, sorted; empty if the directory does not exist.
-fn file_names(dir: &Path) -> io::Result<Vec<String>> {
-    match OsDisk.list(dir) {
+fn file_names(dir: &Dir) -> io::Result<Vec<String>> {
+    match dir.list() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
         names => names,
     }
@@ -418,13 +444,4 @@ fn missing_or(error: io::Error, what: impl Fn() -> String) -> LibraryError {
     } else {
         LibraryError::Io(error)
     }
-}
-
-/// Stores a file that must not exist yet; false if it did.
-fn add_once(dir: &Path, name: &str, source: &Source) -> io::Result<bool> {
-    // Keeps the temporary names of this process's threads apart.
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    let tag = NEXT.fetch_add(1, Ordering::Relaxed).to_string();
-    OsDisk.create_dir_all(dir)?;
-    dir::add_once(&OsDisk, dir, name, source, &tag)
 }

@@ -109,6 +109,10 @@ impl Disk for WorldDisk {
         self.call(|disk| disk.remove(path))
     }
 
+    fn unnamed(&self, dir: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        self.call(|disk| disk.unnamed(dir)).map(|f| self.file(f))
+    }
+
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         self.flush(|disk| disk.sync_dir(dir))
     }
@@ -143,5 +147,13 @@ impl DiskFile for WorldFile {
 
     fn sync_data(&self) -> io::Result<()> {
         self.disk.flush(|_| self.file.sync_data())
+    }
+
+    fn modified_ms(&self) -> io::Result<u64> {
+        self.disk.call(|_| self.file.modified_ms())
+    }
+
+    fn set_modified_ms(&self, ms: u64) -> io::Result<()> {
+        self.disk.call(|_| self.file.set_modified_ms(ms))
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 use indicatif::ProgressBar;
-use ron_files::{Disk as _, OsDisk};
+use ron_files::{Dir, Disk as _, OsDisk};
 use ron_proto::rewarder::{ComputeRequest, EpochRun, RunManifest, RunState, SignedPolicy};
 use ron_proto::{ContentId, EpochId, Tenant, strict};
 use ron_service::pinned::{KeyRing, PinnedKey};
@@ -114,8 +114,8 @@ fn here(args: &ComputeArgs, out: &Path) -> Result<(), String> {
     let policy = trusted_policy(args)?;
     let tenant = args.tenant.as_ref().unwrap_or(&policy.policy.tenant);
     let adjusts = args.adjusts.as_ref();
-    let sealed =
-        Sealed::open(Path::new(&args.snapshot)).map_err(|e| format!("{}: {e}", args.snapshot))?;
+    let sealed = Sealed::open(&OsDisk, Path::new(&args.snapshot))
+        .map_err(|e| format!("{}: {e}", args.snapshot))?;
     let parent = dir_of(out);
     // Made here, with the permissions that the user chose for new directories.
     std::fs::create_dir_all(out).map_err(cannot)?;
@@ -126,7 +126,7 @@ fn here(args: &ComputeArgs, out: &Path) -> Result<(), String> {
     let computed = compute_to(target, tenant, &epoch, adjusts, &sealed, &policy, &watch);
     watch.0.finish_and_clear();
     let written = computed.map_err(|e| e.to_string()).and_then(|computed| {
-        dir::write(&OsDisk, out, &computed, &sealed, &policy).map_err(cannot)?;
+        dir::write(&Dir::os(out), &computed, &sealed, &policy).map_err(cannot)?;
         OsDisk.sync_dir(&parent).map_err(cannot)?;
         Ok(computed)
     });

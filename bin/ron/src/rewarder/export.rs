@@ -6,6 +6,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 
 use clap::Args;
+use ron_files::Dir;
 use ron_proto::rewarder::Payout;
 use svc_rewarder::manifest::reader::Reader;
 
@@ -35,7 +36,8 @@ pub fn run(args: &ExportArgs) -> Result<(), String> {
             "this program was built without Parquet; build it with --features parquet".into(),
         );
     }
-    let reader = Reader::open(&args.dir).map_err(|e| format!("{}: {e}", args.dir.display()))?;
+    let reader =
+        Reader::open(&Dir::os(&args.dir)).map_err(|e| format!("{}: {e}", args.dir.display()))?;
     match &args.out {
         None => write(&reader, &args.format, io::stdout()),
         Some(path) => {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use clap::Args;
 use indicatif::ProgressBar;
-use ron_files::{OsDisk, rename_durably};
+use ron_files::{Dir, OsDisk, rename_durably};
 use ron_proto::rewarder::{ImportKind, SnapshotInfo, UsagePeriod};
 use svc_rewarder::inputs::import::{Format, Input, Options, Spill, import_inputs};
 use svc_rewarder::inputs::source::{Positioned, Target};
@@ -85,7 +85,8 @@ pub fn run(args: &ImportArgs) -> Result<(), String> {
         target: Target::file(&OsDisk, &temp).map_err(cannot)?,
         spill: Some(Spill {
             memory: args.memory,
-            scratch,
+            // Other processes import there too.
+            dir: Dir::os(scratch.join(format!("import-{}", std::process::id()))),
         }),
         rows_max: args.max_rows,
         cancel: None,

@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use clap::Args;
+use ron_files::Dir;
 use svc_rewarder::manifest::reader::Reader;
 
 use super::{ROWS, bar};
@@ -70,7 +71,7 @@ pub fn run(args: &PlotArgs) -> Result<(), String> {
 }
 
 fn read(dir: &std::path::Path) -> Result<Epoch, String> {
-    let reader = Reader::open(dir).map_err(|e| e.to_string())?;
+    let reader = Reader::open(&Dir::os(dir)).map_err(|e| e.to_string())?;
     let mut amounts = Vec::with_capacity(usize::try_from(reader.len()).unwrap_or(0));
     let mut next = 0;
     while next < reader.len() {

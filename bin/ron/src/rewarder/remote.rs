@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use ron_client::{ClientError, Credential, RewarderClient, TokenAsk};
+use ron_files::OsDisk;
 use ron_kernel::{Deadline, Shutdown};
 use ron_proto::rewarder::{EpochRun, RunState};
 use ron_proto::{ContentId, EpochId};
@@ -51,7 +52,7 @@ impl Remote {
 
     /// Sends a sealed snapshot; sending it again changes nothing.
     pub fn upload(&self, path: &Path) -> Result<ContentId, String> {
-        let sealed = Sealed::open(path).map_err(|e| format!("{}: {e}", path.display()))?;
+        let sealed = Sealed::open(&OsDisk, path).map_err(|e| format!("{}: {e}", path.display()))?;
         let cid = sealed.cid();
         let file = std::fs::File::open(path).map_err(|e| format!("{}: {e}", path.display()))?;
         // Time by size: the service gives up slower uploads, and seals within minutes.

@@ -31,6 +31,39 @@ fn a_crash_keeps_synced_bytes() {
 }
 
 #[test]
+fn dates_and_files_without_names_are_lost() {
+    for (mode, left) in [(CrashMode::LoseAll, 5), (CrashMode::KeepAll, 7)] {
+        let disk = with_two_writes();
+        let file = disk.open_write(&path()).expect("open");
+        file.set_modified_ms(5).expect("dated");
+        file.sync_data().expect("synced");
+        file.set_modified_ms(7).expect("dated");
+        let unnamed = disk.unnamed(Path::new("/d")).expect("room");
+        unnamed.write_at(0, b"x").expect("written");
+        disk.crash(mode);
+        let file = disk.open_read(&path()).expect("open");
+        assert_eq!(file.modified_ms().expect("known"), left, "{mode:?}");
+        assert_eq!(disk.list(Path::new("/d")).expect("listed"), ["f"]);
+        assert!(unnamed.len().is_err(), "handles do not survive the machine");
+    }
+}
+
+#[test]
+fn a_directory_is_removed_name_by_name() {
+    for at in 1..=3 {
+        let disk = with_two_writes();
+        for name in ["/d/a", "/d/sub/b"] {
+            disk.create(Path::new(name)).expect("created");
+        }
+        disk.fail_after(at, FaultKind::Io);
+        assert!(disk.remove_dir_all(Path::new("/d")).is_err());
+        assert!(!disk.list(Path::new("/d")).expect("listed").is_empty());
+        disk.remove_dir_all(Path::new("/d")).expect("the rest");
+        assert_eq!(disk.list(Path::new("/d")).expect("listed"), [""; 0]);
+    }
+}
+
+#[test]
 fn names_need_a_directory_sync() {
     let disk = with_two_writes();
     disk.rename(&path(), Path::new("/d/g")).expect("renamed");

@@ -1,7 +1,9 @@
 //! `/rewarder/epochs`: compute, state, manifest, payouts, proofs, settlement.
 
+use std::io::ErrorKind;
 use std::sync::Arc;
 
+use ron_files::Dir;
 use ron_http::{Method, Need, Request, Responder, Response, Route};
 use ron_kernel::{Deadline, SendError};
 use ron_proto::problem::Problem;
@@ -230,7 +232,7 @@ fn state(api: &Api, request: &Request) -> Result<Response, Problem> {
 }
 
 /// The artifact directory of a run that has a manifest; a problem for every other run.
-fn sealed(api: &Api, request: &Request) -> Result<std::path::PathBuf, Problem> {
+fn sealed(api: &Api, request: &Request) -> Result<Dir, Problem> {
     let run = entry(api, request)?.run;
     if run.commitment.is_none() {
         let detail = format!(
@@ -239,12 +241,20 @@ fn sealed(api: &Api, request: &Request) -> Result<std::path::PathBuf, Problem> {
         );
         return Err(Problem::not_found(detail));
     }
-    let dir = dir::path(&api.artifacts, &run.tenant, &run.epoch, run.dry_run);
-    if run.at_rest() && !dir.exists() {
+    let dir = dir::of(&api.artifacts, &run.tenant, &run.epoch, run.dry_run);
+    if run.at_rest() && is_gone(&dir) {
         let detail = "the artifacts of this run are past their retention and were removed";
         return Err(Problem::not_found(detail));
     }
     Ok(dir)
+}
+
+fn is_gone(dir: &Dir) -> bool {
+    let names = dir.list();
+    names.map_or_else(
+        |error| error.kind() == ErrorKind::NotFound,
+        |names| names.is_empty(),
+    )
 }
 
 fn damaged(error: &VerifyError) -> Problem {

@@ -4,9 +4,9 @@ pub mod epochs;
 pub mod policies;
 pub mod snapshots;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
+use ron_files::Dir;
 use ron_http::{ApiInfo, Request, Router};
 use ron_kernel::{DiskWatches, Sender, SharedClock};
 use ron_proto::problem::Problem;
@@ -24,12 +24,12 @@ pub struct Api {
     pub registry: Registry,
     pub library: Library,
     /// Root of the run directories.
-    pub artifacts: PathBuf,
+    pub artifacts: Dir,
     pub work_req: Sender<RunRequest>,
     pub imports: Sender<Task>,
     /// Directory of incomplete uploads, on the file system of the library so that a link can move
     /// them.
-    pub uploads: PathBuf,
+    pub uploads: Dir,
     /// The watches over the writes of handlers and of bodies that are uploaded.
     pub disk_of_handlers: DiskWatches,
     /// Whether the service can fetch snapshots that the library does not have.

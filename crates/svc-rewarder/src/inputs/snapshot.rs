@@ -20,7 +20,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rayon::prelude::*;
-use ron_files::{Kind, OsDisk};
+use ron_files::{Disk, Kind};
 use ron_proto::ledger::ESCROW_PREFIX;
 use ron_proto::rewarder::{METRICS_MAX, Metric, MetricTotal, SnapshotInfo, UsagePeriod};
 use ron_proto::values::{Account, Amount, ContentId};
@@ -177,8 +177,8 @@ impl Sealed {
     }
 
     /// The same for a file of any size, which is read in pieces and not kept in memory.
-    pub fn open(path: &Path) -> Result<Self, SealError> {
-        Self::check(Source::open(&OsDisk, path)?)
+    pub fn open(disk: &dyn Disk, path: &Path) -> Result<Self, SealError> {
+        Self::check(Source::open(disk, path)?)
     }
 
     /// The same for either kind of source.

@@ -5,17 +5,15 @@
 //! memory stays small whatever the snapshot's size. A fetched file is accepted only if its content
 //! id is the requested one.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ron_client::{Caller, ClientError, Credential, Outgoing, encode};
-use ron_files::{Disk as _, OsDisk};
 use ron_http::{Cause, HttpClient, Reply, url_origin};
 use ron_kernel::Deadline;
 use ron_proto::values::ContentId;
 
-use super::{Temporary, within};
+use super::{Scratch, Temporary, within};
 use crate::inputs::import::Cancel;
 use crate::inputs::snapshot::Sealed;
 
@@ -92,16 +90,17 @@ impl Origin {
         Self { rows_max, ..self }
     }
 
-    /// Fetches a snapshot into a new file in `dir` and checks it completely.
+    /// Fetches a snapshot into a new file in `scratch` and checks it completely.
     pub fn fetch(
         &self,
         cid: &ContentId,
-        dir: &Path,
+        scratch: &Scratch,
         cancel: &Cancel,
     ) -> Result<(Temporary, Sealed), FetchError> {
         let disk = |error: std::io::Error| FetchError::Disk(error.to_string());
-        let temporary = Temporary::new(dir);
-        let file = OsDisk.create(temporary.path()).map_err(disk)?;
+        let temporary = scratch.temporary();
+        let file = temporary.disk().create(temporary.path());
+        let file = file.map_err(disk)?;
         let hex = hex::encode(cid.0);
         let path = self.path.replace("{hex}", &hex);
         let path = path.replace("{cid}", &encode(&cid.to_string()));
@@ -116,7 +115,7 @@ impl Origin {
             total = Some(piece.total);
         }
         drop(file);
-        let sealed = Sealed::open(temporary.path());
+        let sealed = Sealed::open(temporary.disk(), temporary.path());
         let sealed = sealed.map_err(|error| FetchError::Wrong(error.to_string()))?;
         if sealed.cid() != *cid {
             let why = format!("its content id is {}", sealed.cid());

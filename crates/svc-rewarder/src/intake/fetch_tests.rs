@@ -5,8 +5,10 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use ron_files::Dir;
 use ron_http::ClientConfig;
 use ron_proto::rewarder::ImportKind;
 
@@ -86,6 +88,10 @@ fn origin(url: &str, cap: u64) -> Origin {
     origin
 }
 
+fn scratch(dir: &Path) -> Scratch {
+    Scratch::open(Dir::os(dir.join("intake"))).expect("ours")
+}
+
 fn keep_on() -> Cancel {
     Cancel(Arc::new(|| false))
 }
@@ -94,12 +100,14 @@ fn fetch(temper: Temper, cap: u64) -> Result<usize, FetchError> {
     let (bytes, cid) = snapshot(45_000);
     let (url, count) = serve(bytes, temper);
     let dir = tempfile::tempdir().expect("a directory");
-    let fetched = origin(&url, cap).fetch(&cid, dir.path(), &keep_on());
+    let fetched = origin(&url, cap).fetch(&cid, &scratch(dir.path()), &keep_on());
     let fetched = fetched.map(|(temporary, sealed)| {
         assert_eq!(sealed.cid(), cid);
         drop((sealed, temporary));
     });
-    let left = std::fs::read_dir(dir.path()).expect("there").count();
+    let left = std::fs::read_dir(dir.path().join("intake"))
+        .expect("there")
+        .count();
     assert_eq!(left, 0, "nothing is left behind");
     fetched.map(|()| count.load(Ordering::SeqCst))
 }
@@ -118,7 +126,7 @@ fn a_snapshot_comes_piece_by_piece_and_is_checked() {
     let (url, _) = serve(bytes, small);
     let dir = tempfile::tempdir().expect("a directory");
     let (_keep, sealed) = origin(&url, CAP)
-        .fetch(&cid, dir.path(), &keep_on())
+        .fetch(&cid, &scratch(dir.path()), &keep_on())
         .expect("a small one needs no ranges");
     assert_eq!(sealed.cid(), cid);
 }
@@ -211,7 +219,7 @@ fn a_source_that_is_unavailable_slow_or_without_ranges_is_given_up() {
     let dir = tempfile::tempdir().expect("a directory");
     let seen = Arc::clone(&count);
     let soon = Cancel(Arc::new(move || seen.load(Ordering::SeqCst) == 2));
-    let stopped = origin(&url, CAP).fetch(&cid, dir.path(), &soon);
+    let stopped = origin(&url, CAP).fetch(&cid, &scratch(dir.path()), &soon);
     assert!(matches!(stopped, Err(FetchError::Stopped)));
     for bad in ["http://h/x", "http://h/{hex}{cid}", "{hex}", "http://{hex}"] {
         let http = Arc::new(HttpClient::new(ClientConfig::default()));

@@ -6,14 +6,13 @@
 
 pub mod fetch;
 
-use std::fs;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use ron_files::{Disk, DiskFile, OsDisk};
+use ron_files::{Dir, Disk, DiskFile, SharedDisk};
 use ron_http::{Responder, Response, Upload};
 use ron_kernel::{Deadline, Receiver, Recv, SharedClock, Shutdown, ThreadCtx};
 use ron_proto::problem::Problem;
@@ -57,10 +56,10 @@ pub struct Intake {
     pub tasks: Receiver<Task>,
     /// Where sealed snapshots are stored.
     pub library: Library,
-    /// Directory for incomplete files, on the library's file system. Emptied at start.
-    pub scratch: PathBuf,
+    /// For incomplete files, on the library's file system.
+    pub scratch: Scratch,
     /// The disk under it.
-    pub disk: Arc<dyn Disk>,
+    pub disk: SharedDisk,
     /// Approximate memory for the rows of an upload, in bytes.
     pub memory: usize,
     /// Maximum rows of an upload, and accounts of an upload that is sealed already.
@@ -68,28 +67,62 @@ pub struct Intake {
     pub clock: SharedClock,
 }
 
-/// A file that is removed when this value is dropped.
-pub struct Temporary(PathBuf);
+/// The directory of incomplete files. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Scratch {
+    dir: Dir,
+    next: Arc<AtomicU64>,
+}
 
-impl Temporary {
-    /// A name in `dir` that no other thread of this process uses.
-    pub fn new(dir: &Path) -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        Self(dir.join(format!("snapshot-{number}")))
+impl Scratch {
+    /// Removes the files that were incomplete when the process last ended.
+    pub fn open(dir: Dir) -> io::Result<Self> {
+        match dir.remove_all() {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => dir.create()?,
+        }
+        let next = Arc::new(AtomicU64::new(0));
+        Ok(Self { dir, next })
     }
 
+    pub const fn dir(&self) -> &Dir {
+        &self.dir
+    }
+
+    /// A file of a name that no other thread uses.
+    pub fn temporary(&self) -> Temporary {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        Temporary {
+            disk: self.dir.disk().clone(),
+            path: self.dir.file(&format!("snapshot-{number}")),
+            spill: self.dir.join(&format!("import-{number}")),
+        }
+    }
+}
+
+/// A file that is removed when this value is dropped.
+pub struct Temporary {
+    disk: SharedDisk,
+    path: PathBuf,
+    spill: Dir,
+}
+
+impl Temporary {
     /// Path of the file, whether or not it exists yet.
     pub fn path(&self) -> &Path {
-        &self.0
+        &self.path
+    }
+
+    pub(crate) fn disk(&self) -> &dyn Disk {
+        &*self.disk
     }
 }
 
 impl Drop for Temporary {
     fn drop(&mut self) {
         // The library has its own link to a stored snapshot. A file that cannot be removed here is
-        // removed by [`clear`] at the next start.
-        let _ = fs::remove_file(&self.0);
+        // removed by [`Scratch::open`] at the next start.
+        let _ = self.disk.remove(&self.path);
     }
 }
 
@@ -126,7 +159,7 @@ impl Intake {
     }
 
     fn take(&self, task: &Task, cancel: &Cancel) -> Result<Response, Box<Problem>> {
-        let temporary = Temporary::new(&self.scratch);
+        let temporary = self.scratch.temporary();
         let sealed = self.seal(task, &temporary, cancel);
         let sealed = sealed.map_err(|error| Box::new(refused(error)))?;
         if let Some(wanted) = task.wanted
@@ -134,12 +167,9 @@ impl Intake {
         {
             return Err(Box::new(errors::cid_mismatch(&sealed.cid())));
         }
-        let stored = self.library.put_snapshot(&task.tenant, &sealed);
+        let now_ms = self.clock.unix_ms();
+        let stored = self.library.put_snapshot(&task.tenant, &sealed, now_ms);
         let new = stored.map_err(|error| Box::new(errors::library(&error, false)))?;
-        if !new {
-            let now_ms = self.clock.unix_ms();
-            self.library.renew(&task.tenant, &sealed.cid(), now_ms);
-        }
         let status = if new { 201 } else { 200 };
         let location = format!("/rewarder/snapshots/{}", sealed.cid());
         Ok(Response::json(status, &sealed.info()).header("Location", location))
@@ -155,7 +185,7 @@ impl Intake {
             UploadContent::Sealed => {
                 let into = self.disk.create(temporary.path()).map_err(disk)?;
                 copy(&task.upload, &*into, cancel)?;
-                let sealed = Sealed::open(temporary.path())?;
+                let sealed = Sealed::open(temporary.disk(), temporary.path())?;
                 return within(sealed, self.rows_max);
             }
             UploadContent::Rows(format, kind, period) => (*format, *kind, period.clone()),
@@ -166,7 +196,7 @@ impl Intake {
             target: Target::file(&*self.disk, temporary.path()).map_err(disk)?,
             spill: Some(Spill {
                 memory: self.memory,
-                scratch: self.scratch.clone(),
+                dir: temporary.spill.clone(),
             }),
             rows_max: self.rows_max,
             cancel: Some(cancel.clone()),
@@ -230,13 +260,4 @@ fn refused(error: ImportError) -> Problem {
         }
         refused => errors::bad_snapshot(&refused),
     }
-}
-
-/// Removes the files that were incomplete when the process last ended.
-pub fn clear(scratch: &Path) -> io::Result<()> {
-    match fs::remove_dir_all(scratch) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    OsDisk.create_dir_all(scratch)
 }

@@ -6,9 +6,8 @@
 //! files are whole and durable. Later files are added whole, one by one.
 
 use std::io;
-use std::path::{Path, PathBuf};
 
-use ron_files::{Disk, write_atomic_with_mode};
+use ron_files::Dir;
 use ron_proto::jcs;
 use ron_proto::values::{EpochId, Tenant};
 use ron_service::signed_policy;
@@ -31,82 +30,86 @@ pub const POLICY_SIG: &str = "policy.json.sig";
 /// Balance and position of the ledger, as recorded before settlement.
 pub const LEDGER: &str = "ledger.json";
 
-/// Path of a run's directory under `root`. The prefixes make names such as `..` harmless and keep
+/// A run's directory under `root`. The prefixes make names such as `..` harmless and keep
 /// dry runs apart.
-pub fn path(root: &Path, tenant: &Tenant, epoch: &EpochId, dry_run: bool) -> PathBuf {
+pub fn of(root: &Dir, tenant: &Tenant, epoch: &EpochId, dry_run: bool) -> Dir {
     let kind = if dry_run { "dry" } else { "epoch" };
-    root.join(format!("tenant-{tenant}"))
-        .join(format!("{kind}-{epoch}"))
+    root.join(&format!("tenant-{tenant}"))
+        .join(&format!("{kind}-{epoch}"))
 }
 
 /// Writes a run's artifacts to `target`, replacing those of an earlier run with other inputs.
 /// Returns when everything is durable. After a crash the directory may be incomplete; the run is
 /// still `queued` in the database then, and is computed again.
 pub fn write(
-    disk: &dyn Disk,
-    target: &Path,
+    target: &Dir,
     computed: &Computed,
     snapshot: &Sealed,
     policy: &VerifiedPolicy,
 ) -> io::Result<()> {
     let signature = signed_policy::signature_bytes(&policy.signature).map_err(io::Error::other)?;
     let manifest = to_json(&computed.manifest)?;
-    disk.create_dir_all(target)?;
-    clear(disk, target)?;
+    let disk = &**target.disk();
+    target.create()?;
+    clear(target)?;
     #[cfg(mutant = "unproven")] // the manifest is there before what it is of
     if ron_kernel::mutant("unproven") {
-        add(disk, target, RUN, &manifest)?;
+        add(target, RUN, &manifest)?;
     }
-    snapshot.source().place(disk, &target.join(SNAPSHOT))?;
-    put(disk, &target.join(POLICY), &policy.canonical)?;
-    put(disk, &target.join(POLICY_SIG), &signature)?;
+    snapshot.source().place(disk, &target.file(SNAPSHOT))?;
+    put(disk, &target.file(POLICY), &policy.canonical)?;
+    put(disk, &target.file(POLICY_SIG), &signature)?;
     if let Some(table) = &computed.table {
-        table.source().place(disk, &target.join(PAYOUTS))?;
+        table.source().place(disk, &target.file(PAYOUTS))?;
     }
     if let Some(tree) = &computed.tree {
-        put(disk, &target.join(TREE), &tree.to_bytes())?;
+        put(disk, &target.file(TREE), &tree.to_bytes())?;
     }
-    disk.sync_dir(target)?;
-    add(disk, target, RUN, &manifest)
+    disk.sync_dir(target.path())?;
+    add(target, RUN, &manifest)
 }
 
 /// Removes the files of an earlier run, its manifest first: no crash leaves a manifest beside the
 /// artifacts of another run.
-fn clear(disk: &dyn Disk, dir: &Path) -> io::Result<()> {
-    let names = disk.list(dir)?;
-    if names.iter().any(|name| name == RUN) {
-        disk.remove(&dir.join(RUN))?;
-        disk.sync_dir(dir)?;
+fn clear(dir: &Dir) -> io::Result<()> {
+    remove_manifest(dir)?;
+    dir.list()?.iter().try_for_each(|name| dir.remove(name))
+}
+
+fn remove_manifest(dir: &Dir) -> io::Result<()> {
+    if dir.exists(RUN)? {
+        dir.remove(RUN)?;
+        dir.disk().sync_dir(dir.path())?;
     }
-    let mut others = names.iter().filter(|name| *name != RUN);
-    others.try_for_each(|name| disk.remove(&dir.join(name)))
+    Ok(())
+}
+
+/// Removes a run's directory, its manifest first; not found when there is none.
+pub fn remove(dir: &Dir) -> io::Result<()> {
+    remove_manifest(dir)?;
+    dir.remove_all()
 }
 
 /// Adds or replaces one file, durably and whole.
-pub fn add(disk: &dyn Disk, dir: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
-    write_atomic_with_mode(disk, dir, name, bytes, READABLE)
+pub fn add(dir: &Dir, name: &str, bytes: &[u8]) -> io::Result<()> {
+    dir.write_with_mode(name, bytes, READABLE)
 }
 
 /// Creates a file that must not exist yet, durably and whole; false if it existed already.
 /// `temp_tag` keeps the temporary names of concurrent writers apart.
-pub fn add_once(
-    disk: &dyn Disk,
-    dir: &Path,
-    name: &str,
-    source: &Source,
-    temp_tag: &str,
-) -> io::Result<bool> {
-    let temp = dir.join(format!(".new.{temp_tag}.{name}"));
+pub fn add_once(dir: &Dir, name: &str, source: &Source, temp_tag: &str) -> io::Result<bool> {
+    let disk = &**dir.disk();
+    let temp = dir.file(&format!(".new.{temp_tag}.{name}"));
     match disk.remove(&temp) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
     source.place(disk, &temp)?;
     // A link fails if the target exists; a rename would replace it.
-    let linked = disk.link(&temp, &dir.join(name));
+    let linked = disk.link(&temp, &dir.file(name));
     disk.remove(&temp)?;
     match linked {
-        Ok(()) => disk.sync_dir(dir).map(|()| true),
+        Ok(()) => disk.sync_dir(dir.path()).map(|()| true),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
         Err(error) => Err(error),
     }

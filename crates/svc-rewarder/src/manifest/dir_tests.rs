@@ -1,8 +1,10 @@
 //! Power cuts at every operation of the disk: a directory with a manifest holds all of its run.
 
 use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
 
-use ron_files::{CrashMode, FaultKind, SimDisk};
+use ron_files::{CrashMode, Disk as _, FaultKind, SimDisk};
 use serde_json::json;
 
 use super::super::tests::{document, run, signed, snapshot};
@@ -17,6 +19,10 @@ const MODES: [CrashMode; 5] = [
     CrashMode::TearLast(20),
     CrashMode::HoleInLast(0),
 ];
+
+fn on(disk: &SimDisk, dir: &Path) -> Dir {
+    Dir::new(Arc::new(disk.clone()), dir)
+}
 
 /// The files of a directory; temporary files have no meaning.
 fn files(disk: &SimDisk, dir: &Path) -> Files {
@@ -57,7 +63,7 @@ fn a_power_cut_leaves_a_whole_run_or_no_manifest() {
     let dir = Path::new("/runs/tenant-default/epoch-e:1");
     let write_run = |disk: &SimDisk, rows: usize| {
         let (snapshot, policy) = (snapshot(rows), signed(&document(&json!({}))));
-        write(disk, dir, &run(&snapshot, &policy), &snapshot, &policy)
+        write(&on(disk, dir), &run(&snapshot, &policy), &snapshot, &policy)
     };
     let alone = |rows| {
         let disk = SimDisk::new();
@@ -66,8 +72,8 @@ fn a_power_cut_leaves_a_whole_run_or_no_manifest() {
     };
     let disk = SimDisk::new();
     write_run(&disk, 3).expect("written");
-    add(&disk, dir, RUN_SIG, b"signed").expect("written");
-    add(&disk, dir, LEDGER, b"evidence").expect("written");
+    add(&on(&disk, dir), RUN_SIG, b"signed").expect("written");
+    add(&on(&disk, dir), LEDGER, b"evidence").expect("written");
     let (old, new) = (files(&disk, dir), alone(9));
     assert_eq!((old.len(), new.len()), (8, 6), "{:?}", new.keys());
     each_crash(
@@ -87,6 +93,24 @@ fn a_power_cut_leaves_a_whole_run_or_no_manifest() {
 }
 
 #[test]
+fn a_power_cut_in_a_removal_leaves_a_whole_run_or_no_manifest() {
+    let dir = Path::new("/runs/tenant-default/epoch-e:1");
+    let disk = SimDisk::new();
+    let (snapshot, policy) = (snapshot(3), signed(&document(&json!({}))));
+    let place = on(&disk, dir);
+    write(&place, &run(&snapshot, &policy), &snapshot, &policy).expect("written");
+    let whole = files(&disk, dir);
+    each_crash(
+        &disk,
+        |disk| remove(&on(disk, dir)),
+        |image, done| {
+            let found = files(image, dir);
+            assert!(!found.contains_key(RUN) || !done && found == whole);
+        },
+    );
+}
+
+#[test]
 fn a_power_cut_leaves_a_file_added_once_whole_or_absent() {
     let dir = Path::new("/snapshots");
     let disk = SimDisk::new();
@@ -98,7 +122,7 @@ fn a_power_cut_leaves_a_file_added_once_whole_or_absent() {
     ];
     for source in sources {
         let content = source(&disk).whole().expect("readable").into_owned();
-        let store = |disk: &SimDisk| add_once(disk, dir, "x", &source(disk), "7");
+        let store = |disk: &SimDisk| add_once(&on(disk, dir), "x", &source(disk), "7");
         each_crash(
             &disk,
             |disk| store(disk).map(|new| assert!(new)),

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use ron_files::OsDisk;
+use ron_files::Dir;
 use ron_proto::rewarder::ImportKind;
 use serde_json::json;
 
@@ -29,28 +29,24 @@ fn absurd() -> (Sealed, VerifiedPolicy) {
 fn a_quarantined_run_is_verified_without_a_signature() {
     let temp = tempfile::tempdir().expect("a directory");
     let target = temp.path().join("run");
+    let run_dir = Dir::os(&target);
     let (sealed, policy) = absurd();
     let computed = run(&sealed, &policy);
-    dir::write(&OsDisk, &target, &computed, &sealed, &policy).expect("a writable directory");
-    let verified = verify_run_dir(&target, &pins()).expect("as it was left");
+    dir::write(&run_dir, &computed, &sealed, &policy).expect("a writable directory");
+    let verified = verify_run_dir(&run_dir, &pins()).expect("as it was left");
     assert_eq!(verified.manifest, computed.manifest);
     assert!(verified.signature.is_none() && verified.table.is_none());
     // A run that pays cannot be passed off as a quarantined one.
     write_run(&target, 5, &json!({}));
-    let mut hidden = read_manifest(&target).expect("written");
+    let mut hidden = read_manifest(&run_dir).expect("written");
     (hidden.status, hidden.payouts) = (RunStatus::Quarantined, None);
     hidden.commitment = commitment(&hidden);
-    dir::add(
-        &OsDisk,
-        &target,
-        dir::RUN,
-        &dir::to_json(&hidden).expect("json"),
-    )
-    .expect("writable");
+    let json = dir::to_json(&hidden).expect("json");
+    dir::add(&run_dir, dir::RUN, &json).expect("writable");
     for file in [dir::RUN_SIG, dir::PAYOUTS, dir::TREE] {
         fs::remove_file(target.join(file)).expect("there");
     }
-    let error = verify_run_dir(&target, &pins()).expect_err("it pays");
+    let error = verify_run_dir(&run_dir, &pins()).expect_err("it pays");
     assert_eq!(error.file, dir::RUN);
 }
 

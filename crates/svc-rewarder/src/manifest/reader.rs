@@ -4,9 +4,7 @@
 //! hashes to the root. One payout, or one page of them, therefore costs one group of records,
 //! however large the epoch is.
 
-use std::path::Path;
-
-use ron_files::OsDisk;
+use ron_files::Dir;
 use ron_proto::rewarder::{Payout, PayoutProof, PayoutsRoot, RunManifest};
 use ron_proto::values::Account;
 
@@ -42,16 +40,16 @@ fn damaged(error: &TableError) -> VerifyError {
 
 impl Reader {
     /// Opens a run directory. Fails for a quarantined run, which has no payouts.
-    pub fn open(dir: &Path) -> Result<Self, VerifyError> {
+    pub fn open(dir: &Dir) -> Result<Self, VerifyError> {
         Self::with(dir, read_manifest(dir)?)
     }
 
     /// The same for a manifest that was read already.
-    pub fn with(dir: &Path, manifest: RunManifest) -> Result<Self, VerifyError> {
+    pub fn with(dir: &Dir, manifest: RunManifest) -> Result<Self, VerifyError> {
         let Some(payouts) = manifest.payouts else {
             return Err(wrong(dir::RUN, &"a quarantined run has no payouts"));
         };
-        let source = Source::open(&OsDisk, &dir.join(dir::PAYOUTS))
+        let source = Source::open(&**dir.disk(), &dir.file(dir::PAYOUTS))
             .map_err(|error| wrong(dir::PAYOUTS, &error))?;
         let table = Table::trusted(source).map_err(|error| damaged(&error))?;
         if table.len() as u64 != payouts.count || table.total() != payouts.total_minor.0 {
@@ -141,7 +139,7 @@ impl Reader {
 }
 
 /// The proof of `account`'s payout from the run in `dir`.
-pub fn prove(dir: &Path, account: &Account) -> Result<PayoutProof, ProveError> {
+pub fn prove(dir: &Dir, account: &Account) -> Result<PayoutProof, ProveError> {
     let manifest = read_manifest(dir)?;
     if manifest.payouts.is_none() {
         return Err(ProveError::NotPaid);

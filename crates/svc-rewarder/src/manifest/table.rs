@@ -20,7 +20,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rayon::prelude::*;
-use ron_files::{Kind, OsDisk};
+use ron_files::{Disk, Kind};
 use ron_proto::rewarder::{Payout, ProofStep, RewardPolicy};
 use ron_proto::values::{Account, Amount};
 
@@ -140,8 +140,8 @@ impl Table {
     }
 
     /// The same for a file of any size.
-    pub fn open(path: &Path) -> Result<Self, TableError> {
-        Self::checked(Source::open(&OsDisk, path)?)
+    pub fn open(disk: &dyn Disk, path: &Path) -> Result<Self, TableError> {
+        Self::checked(Source::open(disk, path)?)
     }
 
     fn checked(source: Source) -> Result<Self, TableError> {

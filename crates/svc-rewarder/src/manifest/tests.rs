@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use ron_crypto::sign::Ed25519Key;
-use ron_files::OsDisk;
+use ron_files::Dir;
 use ron_proto::b64;
 use ron_proto::policy::{PolicySig, digest_message, policy_message};
 use ron_proto::rewarder::{ImportKind, ManifestSig, POLICY_KIND};
@@ -95,14 +95,10 @@ fn sign_manifest(manifest: &RunManifest) -> Vec<u8> {
 pub(super) fn write_run(target: &Path, rows: usize, edit: &Value) -> Computed {
     let (snapshot, policy) = (snapshot(rows), signed(&document(edit)));
     let computed = run(&snapshot, &policy);
-    dir::write(&OsDisk, target, &computed, &snapshot, &policy).expect("a writable directory");
-    dir::add(
-        &OsDisk,
-        target,
-        dir::RUN_SIG,
-        &sign_manifest(&computed.manifest),
-    )
-    .expect("writable");
+    let target = Dir::os(target);
+    dir::write(&target, &computed, &snapshot, &policy).expect("a writable directory");
+    let signature = sign_manifest(&computed.manifest);
+    dir::add(&target, dir::RUN_SIG, &signature).expect("writable");
     computed
 }
 
@@ -111,7 +107,7 @@ fn a_written_run_verifies_and_a_changed_byte_is_named() {
     let temp = tempfile::tempdir().expect("a directory");
     let target = temp.path().join("tenant-default/epoch-e:1");
     let computed = write_run(&target, 5, &json!({"min_payout_minor": "100"}));
-    let verified = verify_run_dir(&target, &pins()).expect("untouched");
+    let verified = verify_run_dir(&Dir::os(&target), &pins()).expect("untouched");
     assert_eq!(verified.manifest, computed.manifest);
     assert!(
         verified.manifest.totals.residual_minor.0 > 0,
@@ -132,7 +128,7 @@ fn a_written_run_verifies_and_a_changed_byte_is_named() {
             let mut bad = good.clone();
             bad[at] ^= 1;
             fs::write(&path, &bad).expect("writable");
-            let error = verify_run_dir(&target, &pins()).expect_err(file);
+            let error = verify_run_dir(&Dir::os(&target), &pins()).expect_err(file);
             let named = error.file == file
                 || (file == dir::POLICY_SIG && error.file == dir::POLICY)
                 || (file == dir::RUN && error.file == dir::RUN_SIG);
@@ -140,18 +136,18 @@ fn a_written_run_verifies_and_a_changed_byte_is_named() {
         }
         fs::remove_file(&path).expect("there");
         let optional = file == dir::TREE; // made again from the table
-        let again = verify_run_dir(&target, &pins());
+        let again = verify_run_dir(&Dir::os(&target), &pins());
         assert_eq!(again.is_ok(), optional, "{file} removed");
         fs::write(&path, good).expect("writable");
     }
-    verify_run_dir(&target, &pins()).expect("restored");
+    verify_run_dir(&Dir::os(&target), &pins()).expect("restored");
     let swapped = Pins {
         policy: pins().manifest,
         manifest: pins().policy,
         unsigned: false,
     };
     assert!(
-        verify_run_dir(&target, &swapped).is_err(),
+        verify_run_dir(&Dir::os(&target), &swapped).is_err(),
         "other keys are no pins"
     );
 }
@@ -165,15 +161,11 @@ fn a_manifest_signed_over_other_numbers_fails() {
     forged.totals.payout_minor = Amount(999);
     forged.totals.residual_minor = Amount(1);
     forged.commitment = commitment(&forged);
-    dir::add(
-        &OsDisk,
-        &target,
-        dir::RUN,
-        &dir::to_json(&forged).expect("json"),
-    )
-    .expect("writable");
-    dir::add(&OsDisk, &target, dir::RUN_SIG, &sign_manifest(&forged)).expect("writable");
-    let error = verify_run_dir(&target, &pins()).expect_err("even with the right key");
+    let run = Dir::os(&target);
+    let json = dir::to_json(&forged).expect("json");
+    dir::add(&run, dir::RUN, &json).expect("writable");
+    dir::add(&run, dir::RUN_SIG, &sign_manifest(&forged)).expect("writable");
+    let error = verify_run_dir(&Dir::os(&target), &pins()).expect_err("even with the right key");
     assert_eq!(error.file, dir::RUN);
 }
 
@@ -184,7 +176,9 @@ fn replacing_a_run_leaves_only_the_new_one() {
     write_run(&target, 5, &json!({}));
     let second = write_run(&target, 6, &json!({}));
     assert_eq!(
-        verify_run_dir(&target, &pins()).expect("good").manifest,
+        verify_run_dir(&Dir::os(&target), &pins())
+            .expect("good")
+            .manifest,
         second.manifest
     );
     assert_eq!(
@@ -203,7 +197,7 @@ fn every_payee_has_a_proof_and_no_other_proof_passes() {
         let table = computed.table.expect("paid");
         assert_eq!(table.len(), rows);
         for (row, payout) in table.payouts().expect("readable").into_iter().enumerate() {
-            let proof = prove(&target, &payout.account).expect("a payee");
+            let proof = prove(&Dir::os(&target), &payout.account).expect("a payee");
             assert_eq!(proof.payout, payout);
             check_proof(&proof, &computed.manifest).expect("a true proof");
             let fails = |edit: &dyn Fn(&mut ron_proto::rewarder::PayoutProof)| {
@@ -226,7 +220,7 @@ fn every_payee_has_a_proof_and_no_other_proof_passes() {
             }
         }
         let nobody = "acc:nobody".parse().expect("an account");
-        assert_eq!(prove(&target, &nobody), Err(ProveError::NotPaid));
+        assert_eq!(prove(&Dir::os(&target), &nobody), Err(ProveError::NotPaid));
     }
 }
 
@@ -236,7 +230,7 @@ fn a_proof_of_another_run_is_refused() {
     let (one, two) = (temp.path().join("one"), temp.path().join("two"));
     write_run(&one, 4, &json!({}));
     let other = write_run(&two, 4, &json!({"min_payout_minor": "1"}));
-    let proof = prove(&one, &"acc:1".parse().expect("an account")).expect("a payee");
+    let proof = prove(&Dir::os(&one), &"acc:1".parse().expect("an account")).expect("a payee");
     assert_eq!(
         check_proof(&proof, &other.manifest),
         Err(ProofError::Manifest)
@@ -405,7 +399,7 @@ fn every_verifier_detects_a_payout_moved_between_accounts() {
     let computed = write_run(&target, 9, &json!({}));
     let victim = "acc:8".parse().expect("an account");
     let thief = "acc:7".parse().expect("an account");
-    let honest = prove(&target, &victim).expect("a payee");
+    let honest = prove(&Dir::os(&target), &victim).expect("a payee");
     let good = fs::read(target.join(dir::PAYOUTS)).expect("there");
     let mut bad = good.clone();
     let record = 5 + 16;
@@ -416,14 +410,17 @@ fn every_verifier_detects_a_payout_moved_between_accounts() {
     bad[40..72].copy_from_slice(hash.as_bytes());
     fs::write(target.join(dir::PAYOUTS), &bad).expect("writable");
     Table::parse(bad).expect("the table in itself is well-formed");
-    let error = verify_run_dir(&target, &pins()).expect_err("moved");
+    let error = verify_run_dir(&Dir::os(&target), &pins()).expect_err("moved");
     assert_eq!(error.file, dir::PAYOUTS);
     for account in [&victim, &thief] {
-        assert!(matches!(prove(&target, account), Err(ProveError::Dir(_))));
+        assert!(matches!(
+            prove(&Dir::os(&target), account),
+            Err(ProveError::Dir(_))
+        ));
     }
     fs::remove_file(target.join(dir::TREE)).expect("there");
     assert!(
-        matches!(prove(&target, &victim), Err(ProveError::Dir(_))),
+        matches!(prove(&Dir::os(&target), &victim), Err(ProveError::Dir(_))),
         "without the tree too"
     );
     check_proof(&honest, &computed.manifest).expect("the proof from before still stands");
@@ -526,7 +523,7 @@ fn small_golden_epochs_come_out_byte_for_byte() {
 fn exported(dir: &Path) -> Vec<(u64, String, String)> {
     use arrow_array::cast::AsArray as _;
     use arrow_array::types::{Decimal128Type, UInt64Type};
-    let reader = super::reader::Reader::open(dir).expect("a run");
+    let reader = super::reader::Reader::open(&Dir::os(dir)).expect("a run");
     let mut bytes = Vec::new();
     super::export::parquet(&reader, &mut bytes, |_| {}).expect("written");
     let file = bytes::Bytes::from(bytes);
@@ -557,7 +554,7 @@ fn a_parquet_export_holds_every_payout() {
         let dir = temp.path().join(name);
         let edit = json!({"pool": {"account": "pool:default/test", "amount_minor": pool}});
         write_run(&dir, 900, &edit);
-        let reader = super::reader::Reader::open(&dir).expect("a run");
+        let reader = super::reader::Reader::open(&Dir::os(&dir)).expect("a run");
         let payouts = reader.range(0, reader.len()).expect("readable");
         let want: Vec<_> = payouts
             .iter()

@@ -4,10 +4,7 @@
 //! the epoch is computed again, and manifest and payout table must come out identical to the byte.
 //! Takes no lock and writes nothing, so it also works beside a running service.
 
-use std::fs;
-use std::io;
-use std::path::Path;
-
+use ron_files::Dir;
 use ron_proto::policy::digest_message;
 use ron_proto::rewarder::{
     LedgerEvidence, MANIFEST_VERSION, ManifestSig, PayoutProof, RunManifest, RunStatus,
@@ -64,16 +61,12 @@ pub struct Verified {
 }
 
 /// Recomputes the run in `dir` and checks everything in it.
-pub fn verify_run_dir(dir: &Path, pins: &Pins) -> Result<Verified, VerifyError> {
+pub fn verify_run_dir(dir: &Dir, pins: &Pins) -> Result<Verified, VerifyError> {
     verify_watched(dir, pins, &())
 }
 
 /// The same, with progress and cancellation.
-pub fn verify_watched(
-    dir: &Path,
-    pins: &Pins,
-    watch: &impl Watch,
-) -> Result<Verified, VerifyError> {
+pub fn verify_watched(dir: &Dir, pins: &Pins, watch: &impl Watch) -> Result<Verified, VerifyError> {
     let manifest = read_manifest(dir)?;
     // The claim that the run is quarantined is accepted only if the recomputation below agrees.
     let signature = match manifest.status {
@@ -93,8 +86,8 @@ pub fn verify_watched(
             &"it is not the policy the manifest names",
         ));
     }
-    let snapshot =
-        Sealed::open(&dir.join(dir::SNAPSHOT)).map_err(|error| wrong(dir::SNAPSHOT, &error))?;
+    let snapshot = Sealed::open(&**dir.disk(), &dir.file(dir::SNAPSHOT))
+        .map_err(|error| wrong(dir::SNAPSHOT, &error))?;
     if snapshot.cid() != manifest.inputs.snapshot {
         return Err(wrong(
             dir::SNAPSHOT,
@@ -129,20 +122,21 @@ pub fn verify_watched(
 }
 
 /// Compares the stored table with the recomputed one by the header, which identifies the content.
-fn check_table(dir: &Path, head: Option<&[u8; table::HEAD]>) -> Result<Option<Table>, VerifyError> {
+fn check_table(dir: &Dir, head: Option<&[u8; table::HEAD]>) -> Result<Option<Table>, VerifyError> {
     let other = || {
         wrong(
             dir::PAYOUTS,
             &"computing it again gives another payout table",
         )
     };
-    let path = dir.join(dir::PAYOUTS);
-    match (head, path.exists()) {
+    let exists = dir.exists(dir::PAYOUTS);
+    match (head, exists.map_err(|error| wrong(dir::PAYOUTS, &error))?) {
         (None, false) => Ok(None),
         (None, true) => Err(other()),
         (Some(_), false) => Err(wrong(dir::PAYOUTS, &"it is missing")),
         (Some(head), true) => {
-            let table = Table::open(&path).map_err(|error| wrong(dir::PAYOUTS, &error))?;
+            let table = Table::open(&**dir.disk(), &dir.file(dir::PAYOUTS))
+                .map_err(|error| wrong(dir::PAYOUTS, &error))?;
             let found = table.head().map_err(|error| wrong(dir::PAYOUTS, &error))?;
             if found == *head {
                 Ok(Some(table))
@@ -154,7 +148,7 @@ fn check_table(dir: &Path, head: Option<&[u8; table::HEAD]>) -> Result<Option<Ta
 }
 
 /// The stored tree may be missing, but it must not differ from the recomputed one.
-fn check_tree(dir: &Path, tree: Option<&Tree>) -> Result<(), VerifyError> {
+fn check_tree(dir: &Dir, tree: Option<&Tree>) -> Result<(), VerifyError> {
     let stored = read(dir, dir::TREE)?;
     match (stored, tree) {
         (None, _) => Ok(()),
@@ -164,7 +158,7 @@ fn check_tree(dir: &Path, tree: Option<&Tree>) -> Result<(), VerifyError> {
 }
 
 /// Reads `run.json` and checks its own consistency.
-pub fn read_manifest(dir: &Path) -> Result<RunManifest, VerifyError> {
+pub fn read_manifest(dir: &Dir) -> Result<RunManifest, VerifyError> {
     let bytes = must_read(dir, dir::RUN)?;
     not_newer(&bytes)?;
     let manifest: RunManifest = parse(dir::RUN, &bytes)?;
@@ -197,7 +191,7 @@ fn not_newer(manifest: &[u8]) -> Result<(), VerifyError> {
 }
 
 fn check_signature(
-    dir: &Path,
+    dir: &Dir,
     manifest: &RunManifest,
     keys: &KeyRing,
 ) -> Result<ManifestSig, VerifyError> {
@@ -208,7 +202,7 @@ fn check_signature(
     Ok(signature)
 }
 
-fn check_evidence(dir: &Path, manifest: &RunManifest) -> Result<(), VerifyError> {
+fn check_evidence(dir: &Dir, manifest: &RunManifest) -> Result<(), VerifyError> {
     let Some(bytes) = read(dir, dir::LEDGER)? else {
         return Ok(());
     };
@@ -254,14 +248,10 @@ fn parse<T: DeserializeOwned>(file: &'static str, bytes: &[u8]) -> Result<T, Ver
     strict::from_slice(bytes).map_err(|error| wrong(file, &error))
 }
 
-fn must_read(dir: &Path, file: &'static str) -> Result<Vec<u8>, VerifyError> {
+fn must_read(dir: &Dir, file: &'static str) -> Result<Vec<u8>, VerifyError> {
     read(dir, file)?.ok_or_else(|| wrong(file, &"it is missing"))
 }
 
-pub(super) fn read(dir: &Path, file: &'static str) -> Result<Option<Vec<u8>>, VerifyError> {
-    match fs::read(dir.join(file)) {
-        Ok(bytes) => Ok(Some(bytes)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(wrong(file, &error)),
-    }
+pub(super) fn read(dir: &Dir, file: &'static str) -> Result<Option<Vec<u8>>, VerifyError> {
+    dir.read(file).map_err(|error| wrong(file, &error))
 }

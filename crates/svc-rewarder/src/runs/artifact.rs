@@ -1,9 +1,8 @@
 //! The artifact writer: makes a computed run durable, then passes it on to settlement.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
-use ron_files::OsDisk;
+use ron_files::Dir;
 use ron_kernel::{Deadline, Receiver, Recv, Sender, Shutdown, ThreadCtx};
 
 use super::retention::Retention;
@@ -21,7 +20,7 @@ const SWEEP: Duration = Duration::from_mins(1);
 /// State of the rew-artifact thread.
 pub struct ArtifactWriter {
     /// Root of the run directories.
-    pub root: PathBuf,
+    pub root: Dir,
     pub results: Receiver<ResultItem>,
     pub intents: Sender<Intent>,
     /// True if there is an emitter to receive intents.
@@ -80,13 +79,13 @@ impl ArtifactWriter {
 
     fn write(&self, job: &Job, product: &Product) -> RunEvent {
         let run = &*job.run;
-        let target = dir::path(&self.root, &run.tenant, &run.epoch, run.dry_run);
+        let target = dir::of(&self.root, &run.tenant, &run.epoch, run.dry_run);
         let Product {
             computed,
             snapshot,
             policy,
         } = product;
-        if let Err(error) = dir::write(&OsDisk, &target, computed, snapshot, policy) {
+        if let Err(error) = dir::write(&target, computed, snapshot, policy) {
             self.metrics
                 .io_errors
                 .with_label_values(&["artifacts"])
@@ -100,7 +99,7 @@ impl ArtifactWriter {
         (self.disk)(None);
         // A spooled table has been linked into the artifact directory; the spool's own name can go.
         if let Some(Source::File { path, .. }) = computed.table.as_ref().map(Table::source) {
-            let _ = std::fs::remove_file(path); // a remaining file is swept at the next start
+            let _ = self.root.disk().remove(path); // a remaining file is swept at the next start
         }
         let (commitment, totals) = (computed.manifest.commitment, computed.manifest.totals);
         if let Some(stop) = &computed.quarantine {

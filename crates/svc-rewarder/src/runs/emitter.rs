@@ -5,11 +5,10 @@
 //! by (tenant, epoch, index). After any crash the emitter therefore repeats the whole sequence,
 //! starting at the ledger's own cursor.
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ron_files::OsDisk;
+use ron_files::Dir;
 use ron_kernel::{Backoff, Deadline, Receiver, Recv, Sender, SharedClock, Shutdown, ThreadCtx};
 use ron_proto::ledger::{Entry, EntryAnswer, EpochState, MAX_ENTRIES, PrincipalName, RefusalCode};
 use ron_proto::policy::digest_message;
@@ -36,7 +35,7 @@ const TRIES: u32 = 3;
 /// State of the rew-emit thread.
 pub struct Emitter {
     /// Root of the run directories.
-    pub root: PathBuf,
+    pub root: Dir,
     /// Runs to sign and settle.
     pub intents: Receiver<Intent>,
     pub updates: Sender<Update>,
@@ -115,7 +114,7 @@ impl Emitter {
 
     fn attempt(&self, intent: &Intent, shutdown: &Shutdown) -> Step<RunEvent> {
         let run = &*intent.run;
-        let dir = dir::path(&self.root, &run.tenant, &run.epoch, run.dry_run);
+        let dir = dir::of(&self.root, &run.tenant, &run.epoch, run.dry_run);
         let manifest = verify::read_manifest(&dir).map_err(|error| damaged(&error))?;
         if run
             .commitment
@@ -207,10 +206,10 @@ impl Emitter {
         }
     }
 
-    fn ensure_signed(&self, dir: &Path, manifest: &RunManifest, shutdown: &Shutdown) -> Step<()> {
+    fn ensure_signed(&self, dir: &Dir, manifest: &RunManifest, shutdown: &Shutdown) -> Step<()> {
         let message = digest_message("blake3", &manifest.commitment.0);
         let good = |sig: &ManifestSig| self.pinned.verify(&sig.alg, &sig.key, &sig.value, &message);
-        let stored = std::fs::read(dir.join(dir::RUN_SIG)).ok();
+        let stored = dir.read(dir::RUN_SIG).ok().flatten();
         let stored = stored.and_then(|bytes| strict::from_slice::<ManifestSig>(&bytes).ok());
         // A stored signature is checked like a new one: the pinned keys may have changed since it
         // was made.
@@ -229,9 +228,13 @@ impl Emitter {
         write(dir, dir::RUN_SIG, &signature)
     }
 
-    fn ensure_evidence(&self, dir: &Path, manifest: &RunManifest, shutdown: &Shutdown) -> Step<()> {
+    fn ensure_evidence(&self, dir: &Dir, manifest: &RunManifest, shutdown: &Shutdown) -> Step<()> {
         // Evidence is written once: it records the balance before the first payout.
-        if dir.join(dir::LEDGER).exists() {
+        let exists = dir.exists(dir::LEDGER).map_err(|error| {
+            let detail = format!("{} cannot be read: {error}", dir::LEDGER);
+            Pause::Hold(reason("io", detail))
+        })?;
+        if exists {
             return Ok(());
         }
         let doc = self.call(LEDGER, shutdown, |by| {
@@ -441,7 +444,7 @@ fn damaged(error: &verify::VerifyError) -> Pause {
     Pause::Fail(reason("artifacts_damaged", detail))
 }
 
-fn write<T: serde::Serialize>(dir: &Path, name: &str, document: &T) -> Step<()> {
-    let written = dir::to_json(document).and_then(|bytes| dir::add(&OsDisk, dir, name, &bytes));
+fn write<T: serde::Serialize>(dir: &Dir, name: &str, document: &T) -> Step<()> {
+    let written = dir::to_json(document).and_then(|bytes| dir::add(dir, name, &bytes));
     written.map_err(|error| Pause::Hold(reason("io", format!("{name} cannot be written: {error}"))))
 }

@@ -8,22 +8,22 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use ron_files::Dir;
 use ron_kernel::{ClosedCounter, SharedClock, Shutdown};
 use ron_proto::rewarder::RunState;
 use ron_proto::values::{ContentId, Tenant};
 
 use super::Run;
 use super::registry::Registry;
-use crate::library::Library;
+use crate::library::{Library, snapshot_name};
 use crate::manifest::dir;
 
 /// What is kept for how long. Zero keeps for ever.
 pub struct Retention {
     /// Root of the run directories.
-    pub root: PathBuf,
+    pub root: Dir,
     pub library: Library,
     /// The run table, to find snapshots in use.
     pub registry: Registry,
@@ -46,8 +46,10 @@ impl Retention {
                     return;
                 }
                 if self.past(run.updated_at.0, self.artifacts) {
-                    let target = dir::path(&self.root, &run.tenant, &run.epoch, run.dry_run);
-                    self.report("artifacts", &target, std::fs::remove_dir_all(&target));
+                    let target = dir::of(&self.root, &run.tenant, &run.epoch, run.dry_run);
+                    let name = target.path().file_name().unwrap_or_default();
+                    let name = name.to_string_lossy();
+                    self.report("artifacts", &name, dir::remove(&target));
                 }
             }
         }
@@ -67,13 +69,14 @@ impl Retention {
             if shutdown.is_set() {
                 return Ok(());
             }
-            let last = match wanted.get(&(stored.tenant, stored.cid)) {
+            let last = match wanted.get(&(stored.tenant.clone(), stored.cid)) {
                 Some(Last::Now) => continue,
                 Some(Last::At(ms)) => stored.renewed_ms.max(*ms),
                 None => stored.renewed_ms,
             };
             if self.past(last, self.snapshots) {
-                self.report("snapshot", &stored.path, std::fs::remove_file(&stored.path));
+                let name = snapshot_name(&stored.cid);
+                self.report("snapshot", &name, self.library.remove(&stored));
             }
         }
         Ok(())
@@ -84,16 +87,15 @@ impl Retention {
         self.clock.unix_ms().saturating_sub(since_ms) >= keep_ms
     }
 
-    fn report(&self, kind: &'static str, path: &Path, removed: io::Result<()>) {
-        let name = path.file_name().unwrap_or_default().display();
+    fn report(&self, kind: &'static str, name: &str, removed: io::Result<()>) {
         match removed {
             Ok(()) => {
                 self.swept.with_label_values(&[kind]).inc();
-                tracing::info!(event = "swept", kind, name = %name, "removed: past its retention");
+                tracing::info!(event = "swept", kind, name, "removed: past its retention");
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => {
-                tracing::warn!(event = "sweep_failed", kind, name = %name, reason = %error, "could not be removed");
+                tracing::warn!(event = "sweep_failed", kind, name, reason = %error, "could not be removed");
             }
         }
     }

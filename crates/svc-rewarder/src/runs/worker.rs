@@ -1,12 +1,11 @@
 //! Compute workers: take a queued run, read its inputs, compute it on the rayon pool, and pass the
 //! result to the artifact writer.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ron_files::{Disk as _, OsDisk};
-use ron_kernel::{Deadline, Receiver, Recv, SendError, Sender, Shutdown, ThreadCtx};
+use ron_files::Dir;
+use ron_kernel::{Deadline, Receiver, Recv, SendError, Sender, SharedClock, Shutdown, ThreadCtx};
 use ron_proto::rewarder::RunReason;
 
 use super::progress::Counting;
@@ -17,6 +16,7 @@ use crate::inputs::import::Cancel;
 use crate::inputs::policy::VerifiedPolicy;
 use crate::inputs::snapshot::Sealed;
 use crate::inputs::source::Target;
+use crate::intake::Scratch;
 use crate::intake::fetch::{FetchError, Origin};
 use crate::library::{Library, LibraryError};
 use crate::manifest::{self, Computed, RunError};
@@ -44,14 +44,15 @@ pub struct Worker {
     pub library: Library,
     /// Where missing snapshots are fetched from.
     pub origin: Option<Origin>,
-    /// Directory of fetched snapshots until they are complete.
-    pub scratch: PathBuf,
+    /// Where fetched snapshots are until they are complete.
+    pub scratch: Scratch,
     /// Directory of payout tables that are too large for memory. Emptied at start.
-    pub spool: PathBuf,
+    pub spool: Dir,
     pub pool: Calc,
     pub work: Receiver<Job>,
     pub results: Sender<ResultItem>,
     pub updates: Sender<Update>,
+    pub clock: SharedClock,
     pub metrics: Metrics,
 }
 
@@ -148,7 +149,7 @@ impl Worker {
             .fetch(&run.snapshot, &self.scratch, &cancel)
             .map_err(|error| not_fetched(&error))?;
         self.library
-            .put_snapshot(&run.tenant, &sealed)
+            .put_snapshot(&run.tenant, &sealed, self.clock.unix_ms())
             .map_err(|error| refused(&error))?;
         self.pool.install(stored).map_err(|error| refused(&error))
     }
@@ -159,8 +160,9 @@ impl Worker {
         if accounts <= IN_MEMORY_MAX {
             return Ok(Target::Memory(Vec::new()));
         }
-        OsDisk.create_dir_all(&self.spool)?;
-        Target::file(&OsDisk, &self.spool.join(hex::encode(run.run_key.0)))
+        self.spool.create()?;
+        let path = self.spool.file(&hex::encode(run.run_key.0));
+        Target::file(&**self.spool.disk(), &path)
     }
 }
 

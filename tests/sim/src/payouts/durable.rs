@@ -53,7 +53,7 @@ impl World {
         };
         let manner = manner();
         let rewarder = move |net: &SimNet, number, date: &Date, disk| {
-            services::rewarder(net, manner, number, date, Some(disk))
+            services::rewarder(net, manner, number, date, disk)
         };
         let ends: Arc<dyn Fn() + Send + Sync> = Arc::new(|| {});
         Self {

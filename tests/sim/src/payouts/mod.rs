@@ -16,6 +16,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ron_files::SimDisk;
 use ron_sim::thread::JoinHandle;
 use ron_sim::{ensure, thread, time};
 
@@ -66,7 +67,7 @@ fn good_weather() -> Weather {
     }
 }
 
-/// A world in memory, on a good network.
+/// A world on a good network, with the ledger in memory.
 fn run_calm(operations: &Operations) {
     let net = SimNet::new(Weather::default());
     let plan = Arc::new(Plan::drawn());
@@ -74,7 +75,8 @@ fn run_calm(operations: &Operations) {
     let mut kms = Kms::new();
     kms.start(&net);
     let mut ledger = services::ledger(&net, 1, &date, None);
-    let mut rewarder = services::rewarder(&net, manner(), 1, &date, None);
+    let disk = Arc::new(SimDisk::new());
+    let mut rewarder = services::rewarder(&net, manner(), 1, &date, disk);
     let mut treasury = Treasury::new(&net);
     let ready = time::now() + RECOVERY;
     treasury.fund(plan.enough(), ready);

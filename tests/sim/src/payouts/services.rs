@@ -88,13 +88,13 @@ pub fn ledger(net: &SimNet, start: u64, date: &Date, disk: Option<SharedDisk>) -
     Process::start::<RonLedger>(net, LEDGER, config, 300 + start, date, disk)
 }
 
-/// The rewarder at its start of this number; without a disk in memory.
+/// The rewarder at its start of this number.
 pub fn rewarder(
     net: &SimNet,
     manner: Manner,
     start: u64,
     date: &Date,
-    disk: Option<SharedDisk>,
+    disk: SharedDisk,
 ) -> Process {
     let tokens = Tokens::written();
     let top = format!(
@@ -118,6 +118,6 @@ pub fn rewarder(
             &["rewarder:run", "rewarder:read"]
         ),
     );
-    let config = config::<SvcRewarder>(REWARDER, disk.as_ref(), &top, &more);
-    Process::start::<SvcRewarder>(net, REWARDER, config, 400 + start, date, disk)
+    let config = config::<SvcRewarder>(REWARDER, Some(&disk), &top, &more);
+    Process::start::<SvcRewarder>(net, REWARDER, config, 400 + start, date, Some(disk))
 }

@@ -18,7 +18,7 @@ use arrow_schema::{DataType, Field, Schema};
 use parquet::arrow::ArrowWriter;
 use parquet::basic::Compression;
 use parquet::file::properties::{WriterProperties, WriterVersion};
-use ron_files::OsDisk;
+use ron_files::{Dir, OsDisk};
 use ron_proto::rewarder::ImportKind;
 
 use super::{Cancel, Format, ImportError, Input, Options, Spill, csv, import_inputs, ndjson};
@@ -492,7 +492,7 @@ fn row_groups_larger_than_memory_are_spilled_and_can_be_cancelled() {
         target: Target::file(&OsDisk, &dir.path().join("sealed")).expect("writable"),
         spill: Some(Spill {
             memory: 64 << 10,
-            scratch: dir.path().to_owned(),
+            dir: Dir::os(dir.path().join("import")),
         }),
         rows_max: u64::MAX,
         cancel,

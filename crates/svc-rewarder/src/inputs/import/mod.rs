@@ -23,9 +23,9 @@ mod tests;
 mod thrift;
 
 use std::io::{BufRead, Read};
-use std::path::PathBuf;
 use std::sync::Arc;
 
+use ron_files::Dir;
 use ron_proto::rewarder::{ImportKind, UsagePeriod};
 use ron_proto::strict;
 use serde::Deserialize;
@@ -117,8 +117,8 @@ impl std::fmt::Debug for Cancel {
 pub struct Spill {
     /// Approximate memory for rows, in bytes.
     pub memory: usize,
-    /// An existing directory; files in it are removed at the end.
-    pub scratch: PathBuf,
+    /// A directory for this import alone: made when rows go there, and removed at the end.
+    pub dir: Dir,
 }
 
 impl Options {

@@ -146,7 +146,7 @@ impl Rows {
             metrics: BTreeMap::new(),
             columns: Vec::new(),
             spill: spill.map(|spill| {
-                let runs = Runs::new(&spill.scratch);
+                let runs = Runs::new(spill.dir.clone());
                 (spill, runs)
             }),
         }

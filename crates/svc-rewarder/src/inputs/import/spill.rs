@@ -3,16 +3,13 @@
 //! A run is a record file whose records are blocks of accounts. A block holds, by account: length of
 //! the account (1 byte), the account, number of cells (1), and per cell metric (1), place (8) and amount
 //! (16). A block that changed on disk is an error, never another sum. Runs live in a directory of their
-//! own under the scratch directory and are removed when [`Runs`] is dropped.
+//! own, which is removed when [`Runs`] is dropped.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use ron_files::{Disk as _, Kind, OsDisk, Place, RecordFile};
+use ron_files::{Dir, Kind, Place, RecordFile};
 use ron_proto::rewarder::METRICS_MAX;
 
 /// Maximum runs merged at once; beyond it they are first merged to one. Bounds open files and
@@ -77,21 +74,23 @@ impl Merged {
 
 /// A run that is complete: its file, and its blocks in order.
 struct Run {
-    path: PathBuf,
+    name: String,
     blocks: Vec<Place>,
 }
 
 /// Writes a run, account by account in byte order.
 struct RunWriter {
+    name: String,
     file: RecordFile,
     blocks: Vec<Place>,
     block: Vec<u8>,
 }
 
 impl RunWriter {
-    fn create(path: &Path) -> io::Result<Self> {
+    fn create(dir: &Dir, name: String) -> io::Result<Self> {
         Ok(Self {
-            file: RecordFile::scratch(&OsDisk, path, KIND)?,
+            file: RecordFile::scratch(&**dir.disk(), &dir.file(&name), KIND)?,
+            name,
             blocks: Vec::new(),
             block: Vec::with_capacity(BLOCK * 2),
         })
@@ -124,7 +123,7 @@ impl RunWriter {
     fn finish(mut self) -> io::Result<Run> {
         self.end_block()?;
         Ok(Run {
-            path: self.file.path().to_owned(),
+            name: self.name,
             blocks: self.blocks,
         })
     }
@@ -186,9 +185,8 @@ impl<'a> RunReader<'a> {
 
 /// The runs of one import.
 pub(super) struct Runs {
-    scratch: PathBuf,
-    /// Created with the first run.
-    dir: Option<PathBuf>,
+    /// Made with the first run.
+    dir: Dir,
     runs: Vec<Run>,
     made: u64,
     /// The first repeated total seen while runs were compacted.
@@ -196,10 +194,9 @@ pub(super) struct Runs {
 }
 
 impl Runs {
-    pub(super) fn new(scratch: &Path) -> Self {
+    pub(super) const fn new(dir: Dir) -> Self {
         Self {
-            scratch: scratch.to_owned(),
-            dir: None,
+            dir,
             runs: Vec::new(),
             made: 0,
             twice: None,
@@ -210,18 +207,12 @@ impl Runs {
         self.runs.is_empty()
     }
 
-    fn new_file(&mut self) -> io::Result<PathBuf> {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        if self.dir.is_none() {
-            let number = NEXT.fetch_add(1, Ordering::Relaxed);
-            let name = format!("import-{}-{number}", std::process::id());
-            let dir = self.scratch.join(name);
-            OsDisk.create_dir_all(&dir)?;
-            self.dir = Some(dir);
+    fn new_run(&mut self) -> io::Result<RunWriter> {
+        if self.made == 0 {
+            self.dir.create()?;
         }
         self.made += 1;
-        let dir = self.dir.as_deref().unwrap_or(&self.scratch);
-        Ok(dir.join(format!("run-{}", self.made)))
+        RunWriter::create(&self.dir, format!("run-{}", self.made))
     }
 
     /// Writes a run of accounts in byte order.
@@ -232,7 +223,7 @@ impl Runs {
         if self.runs.len() == FAN_IN {
             self.compact()?;
         }
-        let mut out = RunWriter::create(&self.new_file()?)?;
+        let mut out = self.new_run()?;
         for (account, cells) in accounts {
             out.put(account, cells)?;
         }
@@ -242,7 +233,7 @@ impl Runs {
 
     /// Merges all runs to one.
     fn compact(&mut self) -> io::Result<()> {
-        let mut out = RunWriter::create(&self.new_file()?)?;
+        let mut out = self.new_run()?;
         let mut written = Ok(());
         let twice = self.merge_runs(|account, merged| {
             if written.is_ok() {
@@ -252,7 +243,7 @@ impl Runs {
         written?;
         self.note(twice);
         for run in std::mem::take(&mut self.runs) {
-            OsDisk.remove(&run.path)?;
+            self.dir.remove(&run.name)?;
         }
         self.runs.push(out.finish()?);
         Ok(())
@@ -318,9 +309,9 @@ impl Runs {
 
 impl Drop for Runs {
     fn drop(&mut self) {
-        if let Some(dir) = &self.dir {
+        if self.made > 0 {
             // Scratch files only; no result depends on their removal.
-            let _ = fs::remove_dir_all(dir);
+            let _ = self.dir.remove_all();
         }
     }
 }
@@ -333,7 +324,7 @@ mod tests {
     fn a_run_that_changed_on_disk_is_refused() {
         let scratch = tempfile::tempdir().unwrap();
         let sums = |damage: Option<u64>| {
-            let mut runs = Runs::new(scratch.path());
+            let mut runs = Runs::new(Dir::os(scratch.path().join("import")));
             let names: Vec<String> = (0..5_000).map(|n| format!("acc:{n:05}")).collect();
             for place in 1..=2 {
                 let cell = Cell {
@@ -348,11 +339,11 @@ mod tests {
             }
             if let Some(at) = damage {
                 use std::os::unix::fs::FileExt as _;
-                let mut options = fs::OpenOptions::new();
+                let mut options = std::fs::OpenOptions::new();
                 let file = options
                     .read(true)
                     .write(true)
-                    .open(&runs.runs[1].path)
+                    .open(runs.dir.file(&runs.runs[1].name))
                     .unwrap();
                 let mut byte = [0];
                 file.read_exact_at(&mut byte, at).unwrap();

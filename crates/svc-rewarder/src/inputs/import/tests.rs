@@ -1,7 +1,7 @@
 //! Rows in, sealed bytes out; refusals name a line; the memory limit does not change the result.
 
 use proptest::prelude::*;
-use ron_files::OsDisk;
+use ron_files::{Dir, OsDisk};
 use ron_proto::rewarder::METRICS_MAX;
 
 use super::*;
@@ -332,7 +332,7 @@ fn spilled(
         cancel: None,
         spill: Some(Spill {
             memory,
-            scratch: dir.path().to_owned(),
+            dir: Dir::os(dir.path().join("import")),
         }),
     };
     let sealed = import(sources, options).map_err(|(number, error)| format!("{number}: {error}"));

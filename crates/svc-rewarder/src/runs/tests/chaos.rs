@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use ron_files::Dir;
 use ron_proto::ledger::EpochState;
 use ron_proto::rewarder::RunState;
 
@@ -167,7 +168,7 @@ impl Chaos {
         );
         let run = life.run(epoch);
         if run.state == RunState::Settled {
-            let dir = dir::path(&self.root.path().join("runs"), &id.0, &id.1, false);
+            let dir = dir::of(&Dir::os(self.root.path().join("runs")), &id.0, &id.1, false);
             let manifest = verify::read_manifest(&dir).expect("kept");
             assert_eq!(manifest.commitment, doc.commitment);
             assert_eq!(

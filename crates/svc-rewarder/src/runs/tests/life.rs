@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ron_crypto::sign::Ed25519Key;
+use ron_files::Dir;
 use ron_http::{Body, Responder, Response};
 use ron_kernel::queue::bare_queue;
 use ron_kernel::{Deadline, Receiver, ReplyWaiter, Sender, Shutdown, ShutdownTrigger, SystemClock};
@@ -17,6 +18,7 @@ use serde_json::json;
 use super::ledger::SimLedger;
 use crate::inline::Calc;
 use crate::inputs::import;
+use crate::intake::Scratch;
 use crate::library::Library;
 use crate::manifest::run_key;
 use crate::metrics::Metrics;
@@ -94,6 +96,7 @@ pub(super) struct Life {
 
 impl Life {
     pub(super) fn begin(root: &Path, ledger: &Arc<SimLedger>, auto_settle: bool) -> Self {
+        let dir = Dir::os(root);
         let metrics = Metrics::new(&ron_kernel::Registry::new("test"));
         let clock = SystemClock::shared();
         let (_, work_req) = bare_queue(&Q_WORK_REQ, 8);
@@ -125,23 +128,24 @@ impl Life {
             worker: Worker {
                 library: library(root),
                 origin: None,
-                scratch: root.join("intake"),
-                spool: root.join("spool"),
+                scratch: Scratch::open(dir.join("intake")).expect("ours"),
+                spool: dir.join("spool"),
                 pool: Calc::Here,
                 work: work.clone(),
                 results: results_tx,
                 updates: updates_tx.clone(),
+                clock: clock.clone(),
                 metrics: metrics.clone(),
             },
             writer: ArtifactWriter {
-                root: root.join("runs"),
+                root: dir.join("runs"),
                 results: results.clone(),
                 intents: intents_tx,
                 emits: true,
                 updates: updates_tx.clone(),
                 metrics: metrics.clone(),
                 retention: Retention {
-                    root: root.join("runs"),
+                    root: dir.join("runs"),
                     library: library(root),
                     registry: registry.clone(),
                     artifacts: Duration::ZERO,
@@ -152,7 +156,7 @@ impl Life {
                 disk: Box::new(|_| {}),
             },
             emitter: Emitter {
-                root: root.join("runs"),
+                root: dir.join("runs"),
                 intents: intents.clone(),
                 updates: updates_tx,
                 ledger: ledger.clone(),
@@ -227,7 +231,7 @@ pub(super) fn tenant() -> Tenant {
 }
 
 pub(super) fn library(root: &Path) -> Library {
-    Library::new(root.to_owned(), None, ring(1))
+    Library::new(Dir::os(root), None, ring(1))
 }
 
 pub(super) fn signed(pool: u128) -> SignedPolicy {
@@ -269,7 +273,7 @@ pub(super) fn adjusting(
         text.push_str(&format!("acc:{row:05},m,{}\n", row + 1));
     }
     let sealed = import::csv(text.as_bytes(), ImportKind::Totals).expect("good rows");
-    library.put_snapshot(&tenant(), &sealed).expect("stored");
+    library.put_snapshot(&tenant(), &sealed, 0).expect("stored");
     let epoch: EpochId = epoch.parse().expect("an epoch");
     RunAction::Compute {
         snapshot: sealed.cid(),

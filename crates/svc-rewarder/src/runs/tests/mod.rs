@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use ron_files::Dir;
 use ron_kernel::Deadline;
 use ron_proto::b64;
 use ron_proto::ledger::Entry;
@@ -78,14 +79,14 @@ fn a_run_goes_from_request_to_settled() {
         manifest: ring(2),
         unsigned: false,
     };
-    let dir = dir::path(
-        &root.path().join("runs"),
+    let dir = dir::of(
+        &Dir::os(root.path().join("runs")),
         &tenant(),
         &"e1".parse().expect("e"),
         false,
     );
     verify::verify_run_dir(&dir, &pins).expect("verifies offline");
-    assert!(dir.join(dir::LEDGER).exists(), "evidence is kept");
+    assert!(dir.exists(dir::LEDGER).expect("known"), "evidence is kept");
 }
 
 #[test]
@@ -431,7 +432,7 @@ fn artifacts_past_their_retention_go_and_unfinished_runs_keep_theirs() {
     life.writer.retention.artifacts = Duration::from_millis(1);
     let place = |epoch: &str| {
         let epoch = epoch.parse().expect("an epoch");
-        dir::path(&root.path().join("runs"), &tenant(), &epoch, false)
+        dir::of(&Dir::os(root.path().join("runs")), &tenant(), &epoch, false)
     };
     for (epoch, rows, state) in [("e1", 5, RunState::Settled), ("e2", 6, RunState::Held)] {
         let ask = inputs(root.path(), epoch, rows, false);
@@ -442,8 +443,8 @@ fn artifacts_past_their_retention_go_and_unfinished_runs_keep_theirs() {
     life.shutdown
         .wait(Deadline::within(Duration::from_millis(5)));
     life.writer.retention.sweep(&life.shutdown);
-    assert!(!place("e1").exists());
-    assert!(place("e2").exists(), "what may still be paid stays");
+    assert!(!place("e1").path().exists());
+    assert!(place("e2").path().exists(), "what may still be paid stays");
     let ask = inputs(root.path(), "e1", 5, false);
     assert_eq!(
         status(life.ask("e1", ask, false)).0,
@@ -495,7 +496,7 @@ fn snapshots_go_some_time_after_they_were_last_wanted() {
         [false, true, true, true, false]
     );
     let epoch = "e1".parse().expect("an epoch");
-    let dir = dir::path(&root.path().join("runs"), &tenant(), &epoch, false);
+    let dir = dir::of(&Dir::os(root.path().join("runs")), &tenant(), &epoch, false);
     let pins = verify::Pins {
         policy: ring(1),
         manifest: ring(2),
