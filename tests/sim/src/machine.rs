@@ -33,12 +33,7 @@ pub fn disk_fault() -> FaultKind {
 }
 
 impl Machine {
-    pub fn boot(
-        net: &SimNet,
-        ip: IpAddr,
-        start: Start,
-        ends: Arc<dyn Fn() + Send + Sync>,
-    ) -> Self {
+    pub fn boot(net: &SimNet, ip: IpAddr, start: Start, ends: Arc<dyn Fn() + Send + Sync>) -> Self {
         let mut machine = Self {
             ip,
             start,

@@ -77,25 +77,33 @@ pub fn check(image: &SimDisk, plan: &Plan, log: &[Event]) {
         at("dry").check(plan, number);
         let artifacts = at("epoch");
         let manifest = artifacts.check(plan, number);
-        let opened = log.iter().find_map(|event| match (&event.entry, &event.answer) {
-            (
-                Entry::EpochOpen {
-                    epoch: of,
-                    commitment,
-                    ..
-                },
-                EntryAnswer::Done { .. },
-            ) if *of == epoch.id => Some((event.seq, *commitment)),
-            _ => None,
-        });
+        let opened = log
+            .iter()
+            .find_map(|event| match (&event.entry, &event.answer) {
+                (
+                    Entry::EpochOpen {
+                        epoch: of,
+                        commitment,
+                        ..
+                    },
+                    EntryAnswer::Done { .. },
+                ) if *of == epoch.id => Some((event.seq, *commitment)),
+                _ => None,
+            });
         let Some((seq, commitment)) = opened else {
             continue;
         };
         let text = format!("{} is opened at {seq}", epoch.id);
         let same = manifest.is_some_and(|manifest| manifest.commitment == commitment);
-        ensure(same, &format!("{text}, and its manifest is not on the disk"));
+        ensure(
+            same,
+            &format!("{text}, and its manifest is not on the disk"),
+        );
         let signed = artifacts.file("run.sig.json").is_some();
-        ensure(signed, &format!("{text}, and its signature is not on the disk"));
+        ensure(
+            signed,
+            &format!("{text}, and its signature is not on the disk"),
+        );
         let evidence = artifacts.file("ledger.json");
         let evidence = evidence.and_then(|b| serde_json::from_slice::<LedgerEvidence>(&b).ok());
         ensure(

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ron_proto::ledger::{Entry, EntryAnswer, Event};
-use ron_proto::rewarder::{EpochRun, RunManifest, RunState};
+use ron_proto::rewarder::{RunManifest, RunState};
 use ron_proto::{Amount, ContentId, EpochId};
 use ron_sim::ensure;
 
+use super::formats::Inputs;
 use super::kms::Kms;
 use super::operator::{Said, Told};
 use super::plan::Plan;
@@ -51,7 +52,9 @@ impl Evidence<'_> {
                 None => self.is_not_paid(epoch),
             }
         }
-        let foreign = paid.keys().find(|id| !self.plan.epochs.iter().any(|e| e.id == **id));
+        let foreign = paid
+            .keys()
+            .find(|id| !self.plan.epochs.iter().any(|e| e.id == **id));
         ensure(foreign.is_none(), &format!("nobody asked for {foreign:?}"));
         let left = model.available(&self.plan.pool, &self.plan.asset);
         ensure(
@@ -108,40 +111,19 @@ impl Evidence<'_> {
     fn is_paid_once(&self, epoch: usize, paid: &Paid<'_>) -> u128 {
         let name = &self.plan.epochs[epoch].id;
         let [(open, commitment)] = paid.opens[..] else {
-            ensure(false, &format!("{name} is opened {} times", paid.opens.len()));
+            ensure(
+                false,
+                &format!("{name} is opened {} times", paid.opens.len()),
+            );
             return 0;
         };
         let Some((inputs, manifest)) = self.manifest(epoch, &commitment) else {
             ensure(false, &format!("{name} is opened by no manifest: {open:?}"));
             return 0;
         };
-        let (inputs, plan) = (&self.plan.inputs[inputs], self.plan);
-        let Entry::EpochOpen {
-            from,
-            asset,
-            amount_minor,
-            sum_root,
-            recipients,
-            source,
-            adjusts,
-            ..
-        } = &open.entry
-        else {
-            unreachable!("it was an open");
-        };
+        let inputs = &self.plan.inputs[inputs];
+        self.is_opened_by(epoch, open, commitment, inputs);
         let table = &inputs.table;
-        let same = (from, asset) == (&plan.pool, &plan.asset)
-            && *amount_minor == Amount(table.total())
-            && (*sum_root, *recipients) == (inputs.root, table.rows.len() as u64)
-            && *source == inputs.source(&plan.tenant)
-            && *adjusts == plan.epochs[epoch].adjusts;
-        ensure(same, &format!("{name} is opened as {open:?}, due is {table:?}"));
-        let signed = self.kms.signed(&commitment);
-        let before = |at: Duration| !self.dates_hold || at.as_millis() <= u128::from(open.ts.0);
-        ensure(
-            signed.is_some_and(before),
-            &format!("{name} is opened at {:?}, and signed at {signed:?}", open.ts),
-        );
         let rows = table.rows.iter().enumerate();
         let due: Vec<_> = rows.map(|(i, r)| (i as u64, r.0.as_str(), r.1)).collect();
         let made: Vec<_> = paid.payouts.iter().map(|p| (p.1, p.2, p.3)).collect();
@@ -150,7 +132,10 @@ impl Evidence<'_> {
             &format!("{name} has paid {made:?}, due is {due:?}"),
         );
         let [close] = paid.closes[..] else {
-            ensure(false, &format!("{name} is closed {} times", paid.closes.len()));
+            ensure(
+                false,
+                &format!("{name} is closed {} times", paid.closes.len()),
+            );
             return 0;
         };
         let end = &self.ends[epoch];
@@ -169,25 +154,68 @@ impl Evidence<'_> {
         table.total()
     }
 
+    /// The entry is that of the manifest, which the KMS had signed.
+    fn is_opened_by(&self, epoch: usize, open: &Event, commitment: ContentId, inputs: &Inputs) {
+        let (plan, table) = (self.plan, &inputs.table);
+        let name = &plan.epochs[epoch].id;
+        let Entry::EpochOpen {
+            from,
+            asset,
+            amount_minor,
+            sum_root,
+            recipients,
+            source,
+            adjusts,
+            ..
+        } = &open.entry
+        else {
+            unreachable!("it was an open");
+        };
+        let same = (from, asset) == (&plan.pool, &plan.asset)
+            && *amount_minor == Amount(table.total())
+            && (*sum_root, *recipients) == (inputs.root, table.rows.len() as u64)
+            && *source == inputs.source(&plan.tenant)
+            && *adjusts == plan.epochs[epoch].adjusts;
+        ensure(
+            same,
+            &format!("{name} is opened as {open:?}, due is {table:?}"),
+        );
+        let signed = self.kms.signed(&commitment);
+        let before = |at: Duration| !self.dates_hold || at.as_millis() <= u128::from(open.ts.0);
+        ensure(
+            signed.is_some_and(before),
+            &format!(
+                "{name} is opened at {:?}, and signed at {signed:?}",
+                open.ts
+            ),
+        );
+    }
+
     /// Its end is the refusal of usage that another epoch has paid.
     fn is_not_paid(&self, epoch: usize) {
         let end = &self.ends[epoch];
-        let refused = |run: &EpochRun| {
-            let reason = run.reason.as_ref().map(|reason| reason.code.as_str());
-            let by = |inputs: usize| self.plan.inputs[inputs].source(&self.plan.tenant);
-            let mut all = 0..self.plan.inputs.len();
-            let own = all.find(|at| self.plan.inputs[*at].cid == run.snapshot && {
-                self.plan.inputs[*at].policy_hash == run.policy_hash
-            });
-            let paid = self.log.iter().any(|event| {
-                matches!((&event.entry, &event.answer),
-                    (Entry::EpochOpen { source, .. }, EntryAnswer::Done { .. }) if own.map(by) == Some(*source))
-            });
-            run.state == RunState::Failed && reason == Some("usage_paid") && paid
+        let inputs = &self.plan.inputs;
+        let refused = match end {
+            Said::Run(run) => {
+                let reason = run.reason.as_ref().map(|reason| reason.code.as_str());
+                let failed = run.state == RunState::Failed && reason == Some("usage_paid");
+                let of = (run.snapshot, run.policy_hash);
+                let own = |i: &&Inputs| (i.cid, i.policy_hash) == of;
+                inputs.iter().find(own).filter(|_| failed)
+            }
+            end if end.is_usage_paid() => Some(&inputs[self.plan.epochs[epoch].inputs]),
+            _ => None,
         };
-        let good = matches!(end, Said::Run(run) if refused(run));
+        let of = refused.map(|inputs| inputs.source(&self.plan.tenant));
+        let paid = self
+            .log
+            .iter()
+            .any(|event| match (&event.entry, &event.answer) {
+                (Entry::EpochOpen { source, .. }, EntryAnswer::Done { .. }) => Some(*source) == of,
+                _ => false,
+            });
         let name = &self.plan.epochs[epoch].id;
-        ensure(good, &format!("{name} is not paid, and its end is {end:?}"));
+        ensure(paid, &format!("{name} is not paid, and its end is {end:?}"));
     }
 
     /// What was said of a settlement is in the log.

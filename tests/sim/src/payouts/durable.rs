@@ -149,7 +149,8 @@ impl World {
 
     fn turn_kms(&self) {
         fault::happened("the KMS does not sign");
-        self.kms.turn([Face::Away, Face::OtherKey][below(2) as usize]);
+        self.kms
+            .turn([Face::Away, Face::OtherKey][below(2) as usize]);
         time::sleep(ms(below(2_000)));
         self.kms.turn(Face::Good);
     }
@@ -182,7 +183,13 @@ fn run(operations: &Operations) {
     chief.is_answered_before(recovered);
     let recorded = told.iter().filter(|t| matches!(t.said, Said::Run(_)));
     chief.recorded = recorded.map(|told| told.epoch).collect();
-    let paid = finish(&mut chief, &world.treasury, &world.kms, told, world.dates_hold);
+    let paid = finish(
+        &mut chief,
+        &world.treasury,
+        &world.kms,
+        told,
+        world.dates_hold,
+    );
     ensure(paid > 0, "no epoch was paid");
     let log = world.treasury.log().expect("the ledger answers");
     artifacts::check(&world.rewarder.image, &world.plan, &log);

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use ron_proto::jcs;
 use ron_proto::policy::PolicySig;
 use ron_proto::rewarder::{
-    PayoutProof, PayoutsRoot, ProofSide, RewardPolicy, RunInputs, RunManifest, RunStatus, RunTotals,
-    SignedPolicy,
+    PayoutProof, PayoutsRoot, ProofSide, RewardPolicy, RunInputs, RunManifest, RunStatus,
+    RunTotals, SignedPolicy,
 };
 use ron_proto::{Amount, ContentId, EpochId, Tenant};
 

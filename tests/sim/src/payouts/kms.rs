@@ -87,7 +87,9 @@ impl Kms {
 
     fn sign(&self, request: &Request) -> Result<Response, Problem> {
         let asked: SignRequest = request.json()?;
-        let digest = asked.digest.filter(|digest| digest.alg == DigestAlg::Blake3);
+        let digest = asked
+            .digest
+            .filter(|digest| digest.alg == DigestAlg::Blake3);
         let digest = digest.and_then(|digest| format!("b3:{}", digest.value).parse().ok());
         let digest: ContentId =
             digest.ok_or_else(|| Problem::bad_request("a BLAKE3 digest is signed"))?;

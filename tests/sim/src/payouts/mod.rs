@@ -125,7 +125,9 @@ fn finish(
         );
     }
     told.append(&mut chief.told);
-    let log = treasury.log().unwrap_or_else(|error| panic!("the log: {error}"));
+    let log = treasury
+        .log()
+        .unwrap_or_else(|error| panic!("the log: {error}"));
     let seen = Evidence {
         plan: &plan,
         log: &log,

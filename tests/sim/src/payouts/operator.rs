@@ -14,10 +14,10 @@ use ron_proto::rewarder::{EpochRun, RunManifest, RunState, SnapshotInfo};
 use ron_proto::{Amount, ContentId};
 use ron_sim::{ensure, time};
 
+use super::REWARDER;
 use super::formats::{Inputs, leads_to_root};
 use super::plan::Plan;
 use super::services::Tokens;
-use super::REWARDER;
 use crate::chance::{below, ms};
 use crate::hosts::{self, client_ip};
 use crate::net::SimNet;
@@ -37,6 +37,13 @@ pub enum Said {
     /// Refused, with the code of the problem, and of the run's reason if it has one.
     Refused(u16, String, Option<String>),
     Unknown,
+}
+
+impl Said {
+    /// A refusal of a computation: another epoch has paid the usage, or is about to.
+    pub fn is_usage_paid(&self) -> bool {
+        matches!(self, Self::Refused(409, code, _) if code == "usage_paid")
+    }
 }
 
 /// An answer about an epoch.
@@ -69,12 +76,7 @@ fn within(limit: Duration) -> Deadline {
 
 impl Operator {
     /// Works until `over` is set; without it, on a network without faults.
-    pub fn new(
-        net: &SimNet,
-        plan: &Arc<Plan>,
-        number: u8,
-        over: Option<&Arc<AtomicBool>>,
-    ) -> Self {
+    pub fn new(net: &SimNet, plan: &Arc<Plan>, number: u8, over: Option<&Arc<AtomicBool>>) -> Self {
         let http = hosts::client(net.host(client_ip(number)), 3_000 + u64::from(number));
         let (http, token) = (Arc::new(http), Tokens::written().operator.clone());
         let base = format!("http://{REWARDER}:80");
@@ -85,7 +87,9 @@ impl Operator {
             http,
             token,
             calm: over.is_none(),
-            over: over.cloned().unwrap_or_else(|| Arc::new(AtomicBool::new(true))),
+            over: over
+                .cloned()
+                .unwrap_or_else(|| Arc::new(AtomicBool::new(true))),
             began: time::now(),
             recorded: BTreeSet::new(),
             told: Vec::new(),
@@ -155,7 +159,12 @@ impl Operator {
         ensure(answer.is_err(), &format!("another id is kept: {answer:?}"));
     }
 
-    fn upload(&self, of: &Inputs, cid: ContentId, by: Deadline) -> Result<SnapshotInfo, ClientError> {
+    fn upload(
+        &self,
+        of: &Inputs,
+        cid: ContentId,
+        by: Deadline,
+    ) -> Result<SnapshotInfo, ClientError> {
         let (kind, body) = rows(of);
         let mut url = format!("http://{REWARDER}:80/rewarder/snapshots/{cid}?kind={kind}");
         if let Some(period) = &of.period {
@@ -214,9 +223,10 @@ impl Operator {
     /// The run is one of this plan, and what was computed is what the plan says.
     fn check(&self, epoch: usize, run: &EpochRun) {
         let text = || format!("{run:?}");
-        let found = self.plan.inputs.iter().position(|inputs| {
-            (inputs.cid, inputs.policy_hash) == (run.snapshot, run.policy_hash)
-        });
+        let found =
+            self.plan.inputs.iter().position(|inputs| {
+                (inputs.cid, inputs.policy_hash) == (run.snapshot, run.policy_hash)
+            });
         let Some(inputs) = found else {
             ensure(false, &format!("unknown inputs: {}", text()));
             return;
@@ -276,7 +286,9 @@ impl Operator {
     pub fn read(&mut self, epoch: usize) -> Option<RunManifest> {
         let plan = self.plan.clone();
         let id = &plan.epochs[epoch].id;
-        let text = self.ask("a manifest", CALL, |this, by| this.rewarder.manifest(id, by));
+        let text = self.ask("a manifest", CALL, |this, by| {
+            this.rewarder.manifest(id, by)
+        });
         let manifest: RunManifest = serde_json::from_str(&text.ok()?).expect("a manifest");
         let found = plan.inputs.iter().position(|inputs| {
             let of = &manifest.inputs;
@@ -284,7 +296,10 @@ impl Operator {
         });
         let due = found.map(|inputs| (inputs, plan.manifest(epoch, inputs)));
         let Some((inputs, due)) = due.filter(|(_, due)| *due == manifest) else {
-            ensure(false, &format!("another manifest: {manifest:?}, due: {found:?}"));
+            ensure(
+                false,
+                &format!("another manifest: {manifest:?}, due: {found:?}"),
+            );
             return None;
         };
         self.read_payouts(epoch, inputs, &due);
@@ -297,7 +312,9 @@ impl Operator {
         let (id, table) = (&plan.epochs[epoch].id, &plan.inputs[inputs].table);
         let count = table.rows.len();
         let from = below(count as u64 + 1);
-        let page = self.ask("payouts", CALL, |this, by| this.rewarder.payouts(id, from, by));
+        let page = self.ask("payouts", CALL, |this, by| {
+            this.rewarder.payouts(id, from, by)
+        });
         if let Ok(page) = page
             && page.count == count as u64
         {
@@ -313,7 +330,9 @@ impl Operator {
             return;
         };
         let account = account.parse().expect("an account");
-        let proof = self.ask("a proof", CALL, |this, by| this.rewarder.proof(id, &account, by));
+        let proof = self.ask("a proof", CALL, |this, by| {
+            this.rewarder.proof(id, &account, by)
+        });
         if let Ok(proof) = proof
             && proof.commitment == manifest.commitment
         {
@@ -371,26 +390,31 @@ impl Operator {
     pub fn finish(&mut self, epoch: usize, by: Instant) -> Said {
         let own = self.plan.epochs[epoch].inputs;
         loop {
-            let said = self.state(epoch);
-            match &said {
+            let mut said = self.state(epoch);
+            let computes = match &said {
                 Said::Refused(404, ..) => {
-                    ensure(
-                        !self.recorded.contains(&epoch),
-                        &format!("the run of {:?} is forgotten", self.plan.epochs[epoch].id),
-                    );
-                    drop(self.compute_from_nothing(epoch, own));
+                    let forgotten = self.recorded.contains(&epoch);
+                    let name = &self.plan.epochs[epoch].id;
+                    ensure(!forgotten, &format!("the run of {name} is forgotten"));
+                    true
                 }
                 Said::Run(run) => match run.state {
                     RunState::Settled => return said,
                     RunState::Failed if is_final(run) => return said,
-                    RunState::Failed => drop(self.compute_again(epoch, run)),
-                    RunState::Sealed if run.dry_run => {
-                        drop(self.compute_from_nothing(epoch, own));
+                    RunState::Sealed if run.dry_run => true,
+                    RunState::Sealed | RunState::Held => {
+                        self.settle(epoch);
+                        false
                     }
-                    RunState::Sealed | RunState::Held => drop(self.settle(epoch)),
-                    _ => {}
+                    state => state == RunState::Failed,
                 },
-                _ => {}
+                _ => false,
+            };
+            if computes {
+                said = self.compute_from_nothing(epoch, own);
+            }
+            if said.is_usage_paid() {
+                return said;
             }
             let name = &self.plan.epochs[epoch].id;
             ensure(
@@ -399,14 +423,6 @@ impl Operator {
             );
             time::sleep(ms(100));
         }
-    }
-
-    /// By the inputs that a failed run had.
-    fn compute_again(&mut self, epoch: usize, run: &EpochRun) -> Said {
-        let had = |inputs: &Inputs| (inputs.cid, inputs.policy_hash);
-        let same = |inputs: &Inputs| had(inputs) == (run.snapshot, run.policy_hash);
-        let inputs = self.plan.inputs.iter().position(same).expect("checked");
-        self.compute_from_nothing(epoch, inputs)
     }
 
     /// The service answers again before this moment.

@@ -119,7 +119,10 @@ fn in_money<'a>(
     }
     // A category's unit of weight earns its money over its weight; the categories below their caps share what is left.
     let is_capped = |at: &usize| capped[*at];
-    let of_capped: u128 = (0..sums.len()).filter(is_capped).map(|at| sums[at]).product();
+    let of_capped: u128 = (0..sums.len())
+        .filter(is_capped)
+        .map(|at| sums[at])
+        .product();
     let common = of_capped * rest.max(1);
     let unit = |at: usize| match (capped[at], rest) {
         (true, _) => common / sums[at] * caps[at - 1],
@@ -132,7 +135,10 @@ fn in_money<'a>(
         return (plain.collect(), policy.pool.amount_minor.0);
     }
     let pool = policy.pool.amount_minor.0 - if rest == 0 { left } else { 0 };
-    (weights.iter().map(|(a, of)| (*a, share(of))).collect(), pool)
+    (
+        weights.iter().map(|(a, of)| (*a, share(of))).collect(),
+        pool,
+    )
 }
 
 /// Splits the money by weights: the account cap first, then by largest remainder.

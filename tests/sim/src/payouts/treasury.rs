@@ -28,7 +28,11 @@ impl Treasury {
     pub fn new(net: &SimNet) -> Self {
         let client = |token: &str, number| {
             let http = Arc::new(hosts::client(net.host(client_ip(number)), number.into()));
-            LedgerClient::new(&format!("http://{LEDGER}:80"), Credential::bearer(token), http)
+            LedgerClient::new(
+                &format!("http://{LEDGER}:80"),
+                Credential::bearer(token),
+                http,
+            )
         };
         let tokens = Tokens::written();
         Self {
