@@ -10,7 +10,7 @@ use ron_sim::ensure;
 
 use super::formats::Inputs;
 use super::kms::Kms;
-use super::operator::{Said, Told};
+use super::operator::{Said, Told, code};
 use super::plan::Plan;
 use crate::model::Model;
 
@@ -49,7 +49,7 @@ impl Evidence<'_> {
         for (epoch, plan) in self.plan.epochs.iter().enumerate() {
             match paid.get(&plan.id) {
                 Some(paid) => total += self.is_paid_once(epoch, paid),
-                None => self.is_not_paid(epoch),
+                None => self.is_not_paid(epoch, &paid),
             }
         }
         let foreign = paid
@@ -191,14 +191,22 @@ impl Evidence<'_> {
         );
     }
 
-    /// Its end is the refusal of usage that another epoch has paid.
-    fn is_not_paid(&self, epoch: usize) {
+    /// Its end is the refusal of usage that another epoch has paid, or it corrects an epoch that was not paid.
+    fn is_not_paid(&self, epoch: usize, others: &BTreeMap<EpochId, Paid<'_>>) {
         let end = &self.ends[epoch];
+        if let Said::Run(run) = end
+            && code(run) == "epoch_unknown"
+            && run
+                .adjusts
+                .as_ref()
+                .is_some_and(|of| !others.contains_key(of))
+        {
+            return;
+        }
         let inputs = &self.plan.inputs;
         let refused = match end {
             Said::Run(run) => {
-                let reason = run.reason.as_ref().map(|reason| reason.code.as_str());
-                let failed = run.state == RunState::Failed && reason == Some("usage_paid");
+                let failed = run.state == RunState::Failed && code(run) == "usage_paid";
                 let of = (run.snapshot, run.policy_hash);
                 let own = |i: &&Inputs| (i.cid, i.policy_hash) == of;
                 inputs.iter().find(own).filter(|_| failed)

@@ -199,7 +199,7 @@ fn run(operations: &Operations) {
 }
 
 /// Seeds of a process: the threads of killed services stay until it ends.
-const SEEDS_MAX: u64 = 20;
+const SEEDS_MAX: u64 = 60;
 
 #[test]
 fn over_kills_and_power_cuts_an_epoch_is_paid_once_and_what_is_paid_is_on_the_disk() {

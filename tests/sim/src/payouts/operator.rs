@@ -11,7 +11,7 @@ use ron_client::{ClientError, Credential, RewarderClient};
 use ron_http::{Call, HttpClient, Method};
 use ron_kernel::Deadline;
 use ron_proto::rewarder::{EpochRun, RunManifest, RunState, SnapshotInfo};
-use ron_proto::{Amount, ContentId};
+use ron_proto::{Amount, ContentId, EpochId};
 use ron_sim::{ensure, time};
 
 use super::REWARDER;
@@ -64,6 +64,8 @@ pub struct Operator {
     /// There are faults as long as this is not set.
     over: Arc<AtomicBool>,
     began: Instant,
+    /// Epochs that have come to their end without being paid.
+    unpaid: BTreeSet<EpochId>,
     /// Epochs whose run was recorded, as somebody was told.
     pub recorded: BTreeSet<usize>,
     pub told: Vec<Told>,
@@ -91,6 +93,7 @@ impl Operator {
                 .cloned()
                 .unwrap_or_else(|| Arc::new(AtomicBool::new(true))),
             began: time::now(),
+            unpaid: BTreeSet::new(),
             recorded: BTreeSet::new(),
             told: Vec::new(),
             calls: 0,
@@ -388,6 +391,16 @@ impl Operator {
 
     /// Brings an epoch to its end, before this moment: settled, or refused for ever.
     pub fn finish(&mut self, epoch: usize, by: Instant) -> Said {
+        let said = self.finish_by(epoch, by);
+        let paid = matches!(&said, Said::Run(run) if run.state == RunState::Settled);
+        if !paid {
+            let id = self.plan.epochs[epoch].id.clone();
+            self.unpaid.insert(id);
+        }
+        said
+    }
+
+    fn finish_by(&mut self, epoch: usize, by: Instant) -> Said {
         let own = self.plan.epochs[epoch].inputs;
         loop {
             let mut said = self.state(epoch);
@@ -401,6 +414,7 @@ impl Operator {
                 Said::Run(run) => match run.state {
                     RunState::Settled => return said,
                     RunState::Failed if is_final(run) => return said,
+                    RunState::Held if self.waits_for_ever(run) => return said,
                     RunState::Sealed if run.dry_run => true,
                     RunState::Sealed | RunState::Held => {
                         self.settle(epoch);
@@ -425,6 +439,15 @@ impl Operator {
         }
     }
 
+    /// It corrects an epoch that was not paid.
+    fn waits_for_ever(&self, run: &EpochRun) -> bool {
+        let corrects = run
+            .adjusts
+            .as_ref()
+            .is_some_and(|of| self.unpaid.contains(of));
+        corrects && code(run) == "epoch_unknown"
+    }
+
     /// The service answers again before this moment.
     pub fn is_answered_before(&mut self, at: Instant) {
         while self
@@ -437,10 +460,14 @@ impl Operator {
     }
 }
 
+/// Why a run is in its state.
+pub fn code(run: &EpochRun) -> &str {
+    run.reason.as_ref().map_or("", |reason| &reason.code)
+}
+
 /// A refusal that the ledger repeats for ever.
-pub fn is_final(run: &EpochRun) -> bool {
-    let reason = run.reason.as_ref().map_or("", |reason| &reason.code);
-    ["usage_paid", "epoch_conflict"].contains(&reason)
+fn is_final(run: &EpochRun) -> bool {
+    ["usage_paid", "epoch_conflict"].contains(&code(run))
 }
 
 /// Usage as CSV, and its kind: events are added up.
