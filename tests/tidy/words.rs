@@ -90,7 +90,7 @@ struct Machine {
     why: &'static str,
 }
 
-const MACHINE: [Machine; 4] = [
+const MACHINE: [Machine; 5] = [
     Machine {
         words: &[
             "getrandom",
@@ -147,6 +147,32 @@ const MACHINE: [Machine; 4] = [
             "crates/ron-sim/src/steered.rs",
         ],
         why: "a service writes its files through ron-files, whose disk in memory tests crashes, or makes the file of its database; the simulator notes hashes of runs",
+    },
+    Machine {
+        words: &["OsDisk", "Dir::os"],
+        places: &[
+            "bin/",
+            "crates/ron-custody/src/store/source.rs",
+            "crates/ron-files/src/dir.rs",
+            "crates/ron-files/src/disk.rs",
+            "crates/ron-files/src/lib.rs",
+            "crates/ron-kms/src/audit/checkpoint.rs",
+            "crates/ron-kms/src/audit/ring.rs",
+            "crates/ron-kms/src/audit/verify.rs",
+            "crates/ron-kms/src/audit/writer.rs",
+            "crates/ron-kms/src/embedded.rs",
+            "crates/ron-kms/src/engine/mod.rs",
+            "crates/ron-ledger/src/backup.rs",
+            "crates/ron-ledger/src/erase.rs",
+            "crates/ron-service/src/chassis/parts.rs",
+            "crates/ron-service/src/store/trial.rs",
+            "crates/ron-tlog/src/append/pick.rs",
+            "crates/ron-tlog/src/append/verify.rs",
+            "crates/svc-rewarder/src/home.rs",
+            "crates/svc-rewarder/src/library.rs",
+        ],
+        why: "a service takes its disk from outside (`Parts::disk`, `Dir`), so that tests crash it; these are the default of processes, \
+              command-line modules, files of operators, amnesia on a RAM disk, and the KMS, which takes none yet",
     },
     Machine {
         words: &["HashMap", "HashSet", "RandomState"],

@@ -1,10 +1,10 @@
 //! Routes: one method on one path, its requirements, its body and answers, and its handler.
 
 use std::fmt;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ron_files::Dir;
 use ron_kernel::DiskWatches;
 use ron_proto::Problem;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
@@ -61,7 +61,7 @@ pub(crate) enum Returns {
 /// The directory to which the bodies of a route are streamed, and their cap in bytes.
 #[derive(Clone, Debug)]
 pub(crate) struct SpoolTo {
-    pub dir: PathBuf,
+    pub dir: Dir,
     pub cap: u64,
     pub disk: Option<DiskWatches>,
 }
@@ -260,9 +260,9 @@ impl Route {
     /// Writes the body to an unnamed file in `dir` as it arrives, at most `cap` bytes; the handler
     /// finds it in [`Request::upload`]. No worker waits for a slow client. When the disk is full
     /// the client gets 507. Compressed bodies are refused (415).
-    pub fn streaming(mut self, dir: impl Into<PathBuf>, cap: u64) -> Self {
+    pub fn streaming(mut self, dir: Dir, cap: u64) -> Self {
         self.spool = Some(SpoolTo {
-            dir: dir.into(),
+            dir,
             cap,
             disk: None,
         });

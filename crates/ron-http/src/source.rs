@@ -37,7 +37,7 @@ impl Source for crate::spool::Upload {
     }
 
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
-        Source::read_at(self.file(), offset, into)
+        self.file().read_at(offset, into)
     }
 }
 

@@ -1,22 +1,19 @@
-//! Request bodies that are written to disk as they arrive, to an unlinked temporary file, so that
+//! Request bodies that are written to disk as they arrive, to a file without a name, so that
 //! no file is left behind however the request ends.
 
-use std::fs::File;
-use std::io::{self, ErrorKind, Read, Write as _};
-use std::os::unix::fs::FileExt as _;
-use std::path::Path;
+use std::io::{self, ErrorKind, Read};
 use std::sync::Arc;
 
+use ron_files::{Dir, DiskFile};
 use ron_kernel::DiskWatches;
 use ron_proto::{Problem, Tenant};
-use rustix::fs::{Mode, OFlags};
 
 use crate::room::Room;
 
 /// A body that is being written to disk.
 #[derive(Debug)]
 pub(crate) struct Spool {
-    file: File,
+    file: Arc<dyn DiskFile>,
     len: u64,
     disk: Option<DiskWatches>,
     /// Its place among the front's uploads, freed when the body is complete or given up.
@@ -48,9 +45,9 @@ impl Drop for Place {
 
 impl Spool {
     /// Opens an unnamed file in `dir`.
-    pub(crate) fn open(dir: &Path, disk: Option<DiskWatches>, place: Place) -> io::Result<Self> {
+    pub(crate) fn open(dir: &Dir, disk: Option<DiskWatches>, place: Place) -> io::Result<Self> {
         Ok(Self {
-            file: watched(disk.as_ref(), || unnamed(dir))?,
+            file: watched(disk.as_ref(), || dir.disk().unnamed(dir.path()))?,
             len: 0,
             disk,
             _place: place,
@@ -62,7 +59,7 @@ impl Spool {
     }
 
     pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        watched(self.disk.as_ref(), || self.file.write_all(bytes))?;
+        watched(self.disk.as_ref(), || self.file.write_at(self.len, bytes))?;
         self.len += bytes.len() as u64;
         Ok(())
     }
@@ -70,7 +67,7 @@ impl Spool {
     /// The body is complete.
     pub(crate) fn done(self) -> Upload {
         Upload {
-            file: Arc::new(self.file),
+            file: self.file,
             len: self.len,
         }
     }
@@ -81,34 +78,6 @@ fn watched<R>(disk: Option<&DiskWatches>, call: impl FnOnce() -> io::Result<R>) 
     match disk {
         Some(disk) => disk.try_call(call)?,
         None => call(),
-    }
-}
-
-fn unnamed(dir: &Path) -> io::Result<File> {
-    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::TMPFILE;
-    match rustix::fs::open(dir, flags, Mode::RUSR | Mode::WUSR) {
-        Ok(file) => Ok(File::from(file)),
-        // File systems and kernels without O_TMPFILE answer one or the other.
-        Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::ISDIR) => named(dir),
-        Err(error) => Err(error.into()),
-    }
-}
-
-/// A fallback for file systems without unnamed files: a named one that is removed at once.
-fn named(dir: &Path) -> io::Result<File> {
-    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::CREATE | OFlags::EXCL;
-    let mut number = 0_u64;
-    loop {
-        let path = dir.join(format!(".upload-{number}"));
-        match rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR) {
-            Ok(file) => {
-                std::fs::remove_file(&path)?;
-                return Ok(File::from(file));
-            }
-            // Another upload has created its file and not yet removed the name.
-            Err(rustix::io::Errno::EXIST) => number += 1,
-            Err(error) => return Err(error.into()),
-        }
     }
 }
 
@@ -129,7 +98,7 @@ pub(crate) fn problem_of(error: &io::Error) -> Problem {
 /// A complete request body in an unnamed file. The file disappears with the last clone.
 #[derive(Clone, Debug)]
 pub struct Upload {
-    file: Arc<File>,
+    file: Arc<dyn DiskFile>,
     len: u64,
 }
 
@@ -144,8 +113,8 @@ impl Upload {
         self.len == 0
     }
 
-    pub(crate) fn file(&self) -> &File {
-        &self.file
+    pub(crate) fn file(&self) -> &dyn DiskFile {
+        &*self.file
     }
 
     /// Reads it from the start; readers are independent of each other.
@@ -168,7 +137,7 @@ impl Read for UploadReader {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let left = usize::try_from(self.upload.len - self.at).unwrap_or(usize::MAX);
         let room = into.len().min(left);
-        let count = self.upload.file.read_at(&mut into[..room], self.at)?;
+        let count = self.upload.file.read_at(self.at, &mut into[..room])?;
         // The file is shorter than the body that was written: it was damaged.
         if count == 0 && room > 0 {
             return Err(ErrorKind::UnexpectedEof.into());
@@ -180,6 +149,8 @@ impl Read for UploadReader {
 
 #[cfg(test)]
 mod tests {
+    use ron_files::{FaultKind, SimDisk};
+
     use super::*;
 
     fn place() -> Place {
@@ -188,14 +159,10 @@ mod tests {
 
     #[test]
     fn a_body_is_read_back_by_several_and_leaves_nothing() {
-        let dir = tempfile::tempdir().expect("a temporary directory");
-        for file in [unnamed, named] {
-            let mut spool = Spool {
-                file: file(dir.path()).expect("room"),
-                len: 0,
-                disk: None,
-                _place: place(),
-            };
+        let home = tempfile::tempdir().expect("a temporary directory");
+        let simulated = Dir::new(Arc::new(SimDisk::new()), "/d");
+        for dir in [Dir::os(home.path()), simulated] {
+            let mut spool = Spool::open(&dir, None, place()).expect("room");
             spool.write(b"abc").expect("room");
             spool.write(b"defg").expect("room");
             assert_eq!(spool.len(), 7);
@@ -206,24 +173,21 @@ mod tests {
                 assert_eq!(text, "abcdefg");
             }
             assert_eq!((upload.len(), upload.is_empty()), (7, false));
-            let left = std::fs::read_dir(dir.path()).expect("there").count();
-            assert_eq!(left, 0);
+            assert_eq!(dir.list().expect("listed"), [""; 0]);
         }
     }
 
     #[test]
     fn a_full_disk_is_distinguished_from_other_faults() {
-        let file = File::options().write(true).open("/dev/full");
-        let mut spool = Spool {
-            file: file.expect("the full device"),
-            len: 0,
-            disk: None,
-            _place: place(),
-        };
+        let disk = SimDisk::new();
+        let full = Dir::new(Arc::new(disk.clone()), "/d");
+        let mut spool = Spool::open(&full, None, place()).expect("room");
+        disk.fail_after(1, FaultKind::NoSpace);
         let error = spool.write(b"x").expect_err("no room");
         assert_eq!(problem_of(&error).status, 507);
         assert_eq!(spool.len(), 0);
-        let nowhere = Spool::open(Path::new("/nowhere"), None, place()).expect_err("no directory");
+        let nowhere = Dir::os("/nowhere");
+        let nowhere = Spool::open(&nowhere, None, place()).expect_err("no directory");
         assert_eq!(problem_of(&nowhere).status, 503);
     }
 

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use flate2::Compression;
 use flate2::write::{GzEncoder, ZlibEncoder};
+use ron_files::Dir;
 use ron_http::{Limits, Method, Need, Request, Response, Route, Source, sync};
 use ron_proto::Problem;
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
@@ -99,7 +100,7 @@ fn rig(limits: Limits, workers: usize) -> Rig {
     let streaming = |path, dir: &Path| {
         Route::new(Method::PUT, path, Need::Public, sync(judge))
             .body_bytes(&[])
-            .streaming(dir, LENGTH_CAP)
+            .streaming(Dir::os(dir), LENGTH_CAP)
     };
     let routes = router()
         .add(Route::get("/hello", Need::Public, |_| {

@@ -6,6 +6,7 @@ mod support;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use ron_files::Dir;
 use ron_http::{Limits, Method, Need, Response, Route, sync};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use support::{router, serve};
@@ -30,7 +31,11 @@ fn a_body_that_finds_no_room_gets_507_and_leaves_nothing() {
             Ok(Response::text(200, upload.len().to_string()))
         }),
     );
-    let routes = router().add(route.body_bytes(&[]).streaming(dir.path(), 1 << 30));
+    let routes = router().add(
+        route
+            .body_bytes(&[])
+            .streaming(Dir::os(dir.path()), 1 << 30),
+    );
     let served = serve(routes, Limits::default(), 1);
     let put = |length: usize| {
         let mut client = served.client();

@@ -36,7 +36,7 @@ use crate::topology::{
 };
 
 /// The store's schema, step by step.
-const MIGRATIONS: &[Migration] = &[Migration {
+pub(crate) const MIGRATIONS: &[Migration] = &[Migration {
     version: 1,
     name: "runs",
     sql: db::SCHEMA_1,
@@ -220,7 +220,7 @@ fn library(chassis: &Chassis, settings: &Settings, root: &Dir, disk: DiskWatches
 }
 
 /// Removes spooled tables that a crash left incomplete; their runs are computed again.
-fn sweep_spool(root: &Dir) -> std::io::Result<()> {
+pub(crate) fn sweep_spool(root: &Dir) -> std::io::Result<()> {
     match root.join("spool").remove_all() {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),

@@ -4,6 +4,7 @@
 use std::fmt::Write as FmtWrite;
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
@@ -160,6 +161,14 @@ fn end(mut running: Running) {
     assert_eq!(report.stragglers, Vec::<String>::new());
 }
 
+/// Permissions of the one snapshot that a service has stored.
+fn mode_of_snapshot(data: &Path) -> u32 {
+    let dir = data.join("snapshots/tenant-default");
+    let mut files = std::fs::read_dir(dir).expect("there").flatten();
+    let file = files.next().expect("stored");
+    file.metadata().expect("there").permissions().mode() & 0o777
+}
+
 fn left_in(dir: &Path) -> usize {
     std::fs::read_dir(dir).expect("there").count()
 }
@@ -181,6 +190,7 @@ fn a_large_upload_goes_through_the_disk_and_is_read_back_in_ranges() {
         .put_csv(&cid, ImportKind::Totals, text.clone().into_bytes(), by())
         .expect("stored");
     assert_eq!((stored.cid, stored.accounts), (cid, ROWS as u64));
+    assert_eq!(mode_of_snapshot(data.path()), 0o644, "for auditors too");
     let bytes = sealed.bytes().expect("in memory").into_owned();
     let file = data.path().join("sealed");
     std::fs::write(&file, &bytes).expect("writable");
@@ -299,14 +309,18 @@ fn a_content_id_is_fetched_from_another_service_and_computed() {
     let missing = missing.expect_err("nobody has it");
     assert_eq!(missing.code(), Some("run_failed"), "{missing}");
     assert!(missing.to_string().contains("has no snapshot"), "{missing}");
-    there
-        .typed
-        .put_csv(&sealed.cid(), ImportKind::Totals, text.into_bytes(), by())
-        .expect("stored");
+    let file = second.path().join("sealed");
+    std::fs::write(&file, sealed.bytes().expect("in memory")).expect("writable");
+    let open = std::fs::File::open(&file).expect("there");
+    let stored = there.typed.put_sealed_file(&sealed.cid(), &open, by());
+    stored.expect("stored");
     let run = here.typed.compute(&epoch, &request, wait, by());
     let run = run.expect("fetched and computed");
     let recipients = run.totals.expect("sealed").recipients;
     assert_eq!((run.state, recipients > 0), (RunState::Sealed, true));
+    for data in [first.path(), &data] {
+        assert_eq!(mode_of_snapshot(data), 0o644, "for auditors too");
+    }
     end(source);
     let epoch = "e2".parse().expect("an epoch");
     let run = here.typed.compute(&epoch, &request, wait, by());

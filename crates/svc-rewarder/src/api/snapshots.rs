@@ -46,7 +46,7 @@ pub fn routes(api: &Arc<Api>) -> Vec<Route> {
             move |request, responder| send(&api, &request, responder, wanted),
         )
         .body_bytes(UPLOADS)
-        .streaming(dir.path(), cap)
+        .streaming(dir, cap)
         .watch_disk(disk)
         .deadline(SEAL_BUDGET)
         .query_as::<ImportKind>(

@@ -16,6 +16,7 @@ use ron_proto::values::ContentId;
 use super::{Scratch, Temporary, within};
 use crate::inputs::import::Cancel;
 use crate::inputs::snapshot::Sealed;
+use crate::inputs::source::READABLE;
 
 /// Bytes requested at a time; must stay below the client's maximum response size.
 const PIECE: u64 = 2 << 20;
@@ -99,8 +100,10 @@ impl Origin {
     ) -> Result<(Temporary, Sealed), FetchError> {
         let disk = |error: std::io::Error| FetchError::Disk(error.to_string());
         let temporary = scratch.temporary();
-        let file = temporary.disk().create(temporary.path());
-        let file = file.map_err(disk)?;
+        let file = temporary
+            .disk()
+            .create_with_mode(temporary.path(), READABLE)
+            .map_err(disk)?;
         let hex = hex::encode(cid.0);
         let path = self.path.replace("{hex}", &hex);
         let path = path.replace("{cid}", &encode(&cid.to_string()));

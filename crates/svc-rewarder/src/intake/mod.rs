@@ -23,7 +23,7 @@ use crate::errors;
 use crate::inline;
 use crate::inputs::import::{Cancel, Format, ImportError, Input, Options, Spill, import_inputs};
 use crate::inputs::snapshot::Sealed;
-use crate::inputs::source::{Positioned, Target};
+use crate::inputs::source::{Positioned, READABLE, Target};
 use crate::library::{Library, LibraryError};
 
 const IDLE: Duration = Duration::from_secs(5);
@@ -183,8 +183,8 @@ impl Intake {
     ) -> Result<Sealed, ImportError> {
         let (format, kind, period) = match &task.content {
             UploadContent::Sealed => {
-                let into = self.disk.create(temporary.path()).map_err(disk)?;
-                copy(&task.upload, &*into, cancel)?;
+                let into = self.disk.create_with_mode(temporary.path(), READABLE);
+                copy(&task.upload, &*into.map_err(disk)?, cancel)?;
                 let sealed = Sealed::open(temporary.disk(), temporary.path())?;
                 return within(sealed, self.rows_max);
             }

@@ -1,5 +1,6 @@
 //! One run of the service between two crashes, stepped by hand, and the inputs to feed it.
 
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +19,8 @@ use serde_json::json;
 use super::ledger::SimLedger;
 use crate::inline::Calc;
 use crate::inputs::import;
+use crate::inputs::policy::VerifiedPolicy;
+use crate::inputs::snapshot::Sealed;
 use crate::intake::Scratch;
 use crate::library::Library;
 use crate::manifest::run_key;
@@ -96,7 +99,21 @@ pub(super) struct Life {
 
 impl Life {
     pub(super) fn begin(root: &Path, ledger: &Arc<SimLedger>, auto_settle: bool) -> Self {
-        let dir = Dir::os(root);
+        let store = SqlStore::open(root);
+        let runs = db::load(&store.0).expect("readable");
+        let life = Self::over(&Dir::os(root), (Box::new(store), runs), ledger, auto_settle);
+        let mut life = life.expect("a disk without faults");
+        life.scheduler.store_fault = Box::new(|why| panic!("{why}"));
+        life
+    }
+
+    /// The same over a directory of any disk and the service's store in it.
+    pub(super) fn over(
+        dir: &Dir,
+        (store, runs): (Box<dyn RunStore>, Vec<Run>),
+        ledger: &Arc<SimLedger>,
+        auto_settle: bool,
+    ) -> io::Result<Self> {
         let metrics = Metrics::new(&ron_kernel::Registry::new("test"));
         let clock = SystemClock::shared();
         let (_, work_req) = bare_queue(&Q_WORK_REQ, 8);
@@ -104,8 +121,7 @@ impl Life {
         let (results_tx, results) = bare_queue(&Q_RESULTS, 8);
         let (intents_tx, intents) = bare_queue(&Q_INTENTS, 8);
         let (updates_tx, updates) = bare_queue(&Q_UPDATES, 64);
-        let store = SqlStore::open(root);
-        let registry = Registry::new(db::load(&store.0).expect("readable"));
+        let registry = Registry::new(runs);
         let scheduler = Scheduler {
             work_req,
             updates: updates.clone(),
@@ -118,17 +134,17 @@ impl Life {
             room: ron_files::DiskRoom::unlimited(),
             clock: clock.clone(),
             metrics: metrics.clone(),
-            store_fault: Box::new(|why| panic!("{why}")),
+            store_fault: Box::new(|_| {}),
         };
-        let memory = scheduler.resume(Box::new(store));
+        let memory = scheduler.resume(store);
         let (trigger, shutdown) = Shutdown::pair();
-        Self {
+        Ok(Self {
             scheduler,
             memory,
             worker: Worker {
-                library: library(root),
+                library: library_in(dir),
                 origin: None,
-                scratch: Scratch::open(dir.join("intake")).expect("ours"),
+                scratch: Scratch::open(dir.join("intake"))?,
                 spool: dir.join("spool"),
                 pool: Calc::Here,
                 work: work.clone(),
@@ -146,7 +162,7 @@ impl Life {
                 metrics: metrics.clone(),
                 retention: Retention {
                     root: dir.join("runs"),
-                    library: library(root),
+                    library: library_in(dir),
                     registry: registry.clone(),
                     artifacts: Duration::ZERO,
                     snapshots: Duration::ZERO,
@@ -176,7 +192,7 @@ impl Life {
             work_tx,
             shutdown,
             _trigger: trigger,
-        }
+        })
     }
 
     /// Performs one step; false when there is nothing to do.
@@ -231,7 +247,11 @@ pub(super) fn tenant() -> Tenant {
 }
 
 pub(super) fn library(root: &Path) -> Library {
-    Library::new(Dir::os(root), None, ring(1))
+    library_in(&Dir::os(root))
+}
+
+pub(super) fn library_in(dir: &Dir) -> Library {
+    Library::new(dir.clone(), None, ring(1))
 }
 
 pub(super) fn signed(pool: u128) -> SignedPolicy {
@@ -268,12 +288,28 @@ pub(super) fn adjusting(
     let library = library(root);
     let policy = library.verify(&signed(10_000)).expect("signed");
     library.put_policy(&tenant(), &policy).expect("stored");
+    let sealed = import::csv(usage(rows).as_bytes(), ImportKind::Totals).expect("good rows");
+    library.put_snapshot(&tenant(), &sealed, 0).expect("stored");
+    compute(epoch, &sealed, &policy, adjusts, dry_run)
+}
+
+/// Usage of so many accounts.
+pub(super) fn usage(rows: usize) -> String {
     let mut text = String::from("account,metric,amount\n");
     for row in 0..rows {
         text.push_str(&format!("acc:{row:05},m,{}\n", row + 1));
     }
-    let sealed = import::csv(text.as_bytes(), ImportKind::Totals).expect("good rows");
-    library.put_snapshot(&tenant(), &sealed, 0).expect("stored");
+    text
+}
+
+/// The request to compute an epoch.
+pub(super) fn compute(
+    epoch: &str,
+    sealed: &Sealed,
+    policy: &VerifiedPolicy,
+    adjusts: Option<EpochId>,
+    dry_run: bool,
+) -> RunAction {
     let epoch: EpochId = epoch.parse().expect("an epoch");
     RunAction::Compute {
         snapshot: sealed.cid(),

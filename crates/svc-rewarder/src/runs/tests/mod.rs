@@ -9,6 +9,7 @@
 mod chaos;
 mod ledger;
 mod life;
+mod power;
 mod queue;
 
 use std::path::Path;
