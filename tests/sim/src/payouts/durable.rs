@@ -11,15 +11,17 @@ use super::kms::{Face, Kms};
 use super::operator::{Operator, Said};
 use super::plan::Plan;
 use super::treasury::Treasury;
-use super::{
-    KMS, LEDGER, OPERATORS, RECOVERY, REWARDER, artifacts, end, finish, manner, operate, services,
-};
+use super::{KMS, LEDGER, OPERATORS, REWARDER, artifacts, end, finish, manner, operate, services};
 use crate::chance::{below, ms, one_of};
 use crate::dates::Date;
 use crate::explore::{Operations, explore_services};
 use crate::hosts::{self, client_ip};
 use crate::machine::Machine;
 use crate::net::{SimNet, Weather};
+
+/// Within which every epoch comes to its end after the last fault. Each connection that has fallen silent costs the rewarder a call of
+/// two seconds, and three such calls an attempt.
+const RECOVERY: Duration = Duration::from_secs(20);
 
 fn bad_weather() -> Weather {
     Weather {
@@ -183,12 +185,9 @@ fn run(operations: &Operations) {
     chief.is_answered_before(recovered);
     let recorded = told.iter().filter(|t| matches!(t.said, Said::Run(_)));
     chief.recorded = recorded.map(|told| told.epoch).collect();
+    let (treasury, dates_hold) = (&world.treasury, world.dates_hold);
     let paid = finish(
-        &mut chief,
-        &world.treasury,
-        &world.kms,
-        told,
-        world.dates_hold,
+        &mut chief, treasury, &world.kms, told, dates_hold, recovered,
     );
     ensure(paid > 0, "no epoch was paid");
     let log = world.treasury.log().expect("the ledger answers");

@@ -14,7 +14,7 @@ mod treasury;
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ron_files::SimDisk;
 use ron_sim::thread::JoinHandle;
@@ -36,7 +36,7 @@ const LEDGER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 1, 1));
 const REWARDER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 1, 4));
 const KMS: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 1, 5));
 const OPERATORS: u8 = 2;
-/// Within which every epoch comes to its end after the last fault.
+/// Within which every epoch comes to its end, without faults.
 const RECOVERY: Duration = Duration::from_secs(10);
 
 fn manner() -> Manner {
@@ -86,7 +86,14 @@ fn run_calm(operations: &Operations) {
     let operators = (0..OPERATORS).map(|number| Operator::new(&net, &plan, number, None));
     let operators = operate(operators.collect());
     let told = end(operators, operations);
-    let paid = finish(&mut chief, &treasury, &kms, told, true);
+    let paid = finish(
+        &mut chief,
+        &treasury,
+        &kms,
+        told,
+        true,
+        time::now() + RECOVERY,
+    );
     ensure(paid > 0, "no epoch was paid");
     stop(&net, &mut rewarder, REWARDER);
     stop(&net, &mut ledger, LEDGER);
@@ -111,9 +118,9 @@ fn finish(
     kms: &Kms,
     mut told: Vec<Told>,
     dates_hold: bool,
+    by: Instant,
 ) -> usize {
     let plan = chief.plan.clone();
-    let by = time::now() + RECOVERY;
     let epochs = 0..plan.epochs.len();
     let ends: Vec<Said> = epochs.clone().map(|e| chief.finish(e, by)).collect();
     for (epoch, end) in epochs.zip(&ends) {

@@ -126,7 +126,7 @@ impl Life {
             work_req,
             updates: updates.clone(),
             work: work_tx.clone(),
-            intents: intents_tx.clone(),
+            intents: intents_tx,
             registry: registry.clone(),
             auto_settle,
             can_settle: true,
@@ -156,8 +156,6 @@ impl Life {
             writer: ArtifactWriter {
                 root: dir.join("runs"),
                 results: results.clone(),
-                intents: intents_tx,
-                emits: true,
                 updates: updates_tx.clone(),
                 metrics: metrics.clone(),
                 retention: Retention {
