@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use rayon::{ThreadBuilder, ThreadPool, ThreadPoolBuilder};
+use rayon::{ThreadBuilder, ThreadPoolBuilder};
 use ron_client::{Credential, KmsClient, LedgerClient};
 use ron_files::{Dir, DiskRoom, WatchedDisk};
 use ron_kernel::{
@@ -16,6 +16,7 @@ use ron_service::{
 
 use crate::api::Api;
 use crate::home::Home;
+use crate::inline::Calc;
 use crate::intake::fetch::Origin;
 use crate::intake::{Intake, Scratch, Task};
 use crate::library::Library;
@@ -154,11 +155,10 @@ fn assemble(
     };
     let body = move |ctx: &ThreadCtx| worker.run(ctx);
     chassis.sup.spawn_pool(&WORK, settings.keys.jobs, body);
-    let emits = emitter.is_some();
+    let can_settle = emitter.is_some();
     spawn_writer(
-        chassis, settings, &library, root, emits, &registry, &queues, &metrics,
+        chassis, settings, &library, root, &registry, &queues, &metrics,
     );
-    let can_settle = emits;
     if let Some(emitter) = emitter {
         chassis.sup.spawn(&EMIT, move |ctx| emitter.run(ctx));
     }
@@ -282,13 +282,11 @@ fn no_stage_reports(sup: &Supervisor) -> bool {
     reporting.all(|plane| plane.live == 0)
 }
 
-#[allow(clippy::too_many_arguments)] // what the start has made by then
 fn spawn_writer(
     chassis: &Chassis,
     settings: &Settings,
     library: &Library,
     root: &Dir,
-    emits: bool,
     registry: &Registry,
     queues: &Queues,
     metrics: &Metrics,
@@ -296,8 +294,6 @@ fn spawn_writer(
     let writer = ArtifactWriter {
         root: root.join("runs"),
         results: queues.results.1.clone(),
-        intents: queues.intents.0.clone(),
-        emits,
         updates: queues.updates.0.clone(),
         metrics: metrics.clone(),
         retention: Retention {
@@ -355,9 +351,13 @@ fn origin(chassis: &Chassis, settings: &Settings) -> Result<Option<Origin>, Star
 }
 
 /// A rayon pool whose threads belong to the supervisor. They end when the last worker drops the
-/// pool, which happens when the work stage is drained, before their own stage is.
-fn calc_pool(sup: &Supervisor, settings: &Settings) -> Result<Arc<ThreadPool>, StartError> {
+/// pool, which happens when the work stage is drained, before their own stage is. A single thread would only make the
+/// worker wait for it.
+fn calc_pool(sup: &Supervisor, settings: &Settings) -> Result<Calc, StartError> {
     let threads = sup.pool_size(settings.keys.compute_workers, 256);
+    if threads == 1 {
+        return Ok(Calc::Here);
+    }
     let starters: Arc<RankedMutex<Vec<ThreadBuilder>>> =
         Arc::new(RankedMutex::new(&L_CALC, Vec::new()));
     let pool = ThreadPoolBuilder::new()
@@ -376,7 +376,7 @@ fn calc_pool(sup: &Supervisor, settings: &Settings) -> Result<Arc<ThreadPool>, S
         // The pool has ended.
         ctx.wait_for_shutdown();
     });
-    Ok(Arc::new(pool))
+    Ok(Calc::Pool(Arc::new(pool)))
 }
 
 /// The scheduler owns the open store. After a panic it opens the file again.

@@ -2,6 +2,7 @@
 //! topology.
 
 use std::cell::OnceCell;
+use std::sync::Arc;
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
@@ -18,4 +19,24 @@ pub fn here() {
             alone.build().ok()
         });
     });
+}
+
+/// The threads that compute an epoch together: a pool, or the calling thread alone.
+#[derive(Clone)]
+pub enum Calc {
+    Pool(Arc<ThreadPool>),
+    Here,
+}
+
+impl Calc {
+    /// Runs `work`, whose rayon iterators run on these threads.
+    pub fn install<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
+        match self {
+            Self::Pool(pool) => pool.install(work),
+            Self::Here => {
+                here();
+                work()
+            }
+        }
+    }
 }

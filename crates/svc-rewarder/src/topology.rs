@@ -2,10 +2,11 @@
 //!
 //! ```text
 //! http -> imports -> rew-import (snapshots)
-//! http -> work_req -> rew-sched -> work -> rew-work -> results -> rew-artifact -> intents -> rew-emit
-//!                        ^  |                |                        |                         |
-//!                        |  +-> intents      +------- updates --------+-------------------------+
-//!                        +--------------------------------------------+
+//! http -> work_req -> rew-sched -> work -> rew-work -> results -> rew-artifact
+//!                        ^  |                |                        |
+//!                        +------ updates ----+------------------------+
+//!                        |  +-> intents -> rew-emit
+//!                        +------ updates -----+
 //! ```
 
 use ron_kernel::{Count, LockSpec, Overflow, QueueSpec, Stage, ThreadSpec, Topology};
@@ -120,10 +121,10 @@ pub static Q_RESULTS: QueueSpec = row(
 );
 pub static Q_INTENTS: QueueSpec = row(
     "intents",
-    Overflow::WaitDeadline,
-    "rew-artifact, rew-sched",
+    Overflow::RejectNew,
+    "rew-sched",
     "rew-emit",
-    "the artifact writer waits; the scheduler tries again on its next tick",
+    "the scheduler tries again on its next tick",
 );
 pub static Q_UPDATES: QueueSpec = QueueSpec {
     name: "updates",

@@ -13,7 +13,7 @@ const WEATHER: [&str; 6] = [
 ];
 
 /// The faults of a world, by the end of its name.
-const DUE: [(&str, &[&[&str]]); 10] = [
+const DUE: [(&str, &[&[&str]]); 11] = [
     (
         "every_request_is_answered_once_and_in_time_in_any_weather",
         &[&WEATHER],
@@ -47,6 +47,18 @@ const DUE: [(&str, &[&[&str]]); 10] = [
         "over_kills_and_power_cuts_what_was_answered_stays_and_no_key_is_forgotten",
         &[
             &["a service is killed", "a machine loses its power"],
+            &["a date jumps"],
+        ],
+    ),
+    (
+        "over_kills_and_power_cuts_an_epoch_is_paid_once_and_what_is_paid_is_on_the_disk",
+        &[
+            &[
+                "a service is killed",
+                "a machine loses its power",
+                "a disk is inspected",
+                "the KMS does not sign",
+            ],
             &["a date jumps"],
         ],
     ),

@@ -52,6 +52,10 @@ pub fn write(
     let disk = &**target.disk();
     target.create()?;
     clear(target)?;
+    #[cfg(mutant = "unproven")] // the manifest is there before what it is of
+    if ron_kernel::mutant("unproven") {
+        add(target, RUN, &manifest)?;
+    }
     snapshot.source().place(disk, &target.file(SNAPSHOT))?;
     put(disk, &target.file(POLICY), &policy.canonical)?;
     put(disk, &target.file(POLICY_SIG), &signature)?;

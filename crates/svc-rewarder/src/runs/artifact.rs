@@ -1,4 +1,4 @@
-//! The artifact writer: makes a computed run durable, then passes it on to settlement.
+//! The artifact writer: makes a computed run durable. The scheduler records it as sealed, and then passes it on to settlement.
 
 use std::time::Duration;
 
@@ -6,8 +6,8 @@ use ron_files::Dir;
 use ron_kernel::{Deadline, Receiver, Recv, Sender, Shutdown, ThreadCtx};
 
 use super::retention::Retention;
-use super::worker::{Fuse, Product, ResultItem, crashed, hand_on, report};
-use super::{Intent, Job, RunEvent, Update, reason};
+use super::worker::{Fuse, Product, ResultItem, crashed, report};
+use super::{Job, RunEvent, Update, reason};
 use crate::inputs::source::Source;
 use crate::manifest::dir;
 use crate::manifest::table::Table;
@@ -22,9 +22,6 @@ pub struct ArtifactWriter {
     /// Root of the run directories.
     pub root: Dir,
     pub results: Receiver<ResultItem>,
-    pub intents: Sender<Intent>,
-    /// True if there is an emitter to receive intents.
-    pub emits: bool,
     pub updates: Sender<Update>,
     pub metrics: Metrics,
     /// What is removed after which time.
@@ -62,19 +59,7 @@ impl ArtifactWriter {
             Ok(product) => self.write(&job, &product),
         };
         fuse.disarm();
-        // Every live run goes to the emitter, which has the manifest signed and settles the run if
-        // settlement was requested.
-        let go_on = matches!(event, RunEvent::Sealed { .. }) && !job.run.dry_run && self.emits;
         report(&self.updates, &job, event, shutdown);
-        if go_on {
-            let intent = Intent {
-                run: job.run.clone(),
-                progress: job.progress.clone(),
-            };
-            // If the queue is full at shutdown, the next start finds the run as `sealed` and sends
-            // it then.
-            hand_on(&self.intents, intent, shutdown, || {});
-        }
     }
 
     fn write(&self, job: &Job, product: &Product) -> RunEvent {

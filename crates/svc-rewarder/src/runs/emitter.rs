@@ -127,9 +127,22 @@ impl Emitter {
         let payouts = Reader::with(&dir, manifest).map_err(|error| damaged(&error))?;
         let manifest = &payouts.manifest;
         intent.progress.sealed(payouts.len());
-        self.ensure_signed(&dir, manifest, shutdown)?;
+        let signed = self.ensure_signed(&dir, manifest, shutdown);
+        #[cfg(mutant = "unsigned")] // pays what the KMS has not signed
+        let signed = signed.or_else(|e| {
+            if ron_kernel::mutant("unsigned") {
+                Ok(())
+            } else {
+                Err(e)
+            }
+        });
+        signed?;
         if !run.settle {
             return Ok(RunEvent::Signed);
+        }
+        #[cfg(mutant = "evidence")] // opens the epoch before there is evidence
+        if ron_kernel::mutant("evidence") {
+            self.open(&payouts, shutdown)?;
         }
         self.ensure_evidence(&dir, manifest, shutdown)?;
         let open_seq = self.open(&payouts, shutdown)?;
@@ -268,6 +281,17 @@ impl Emitter {
                 "a quarantined run is never paid",
             )));
         };
+        let source = source(
+            &manifest.tenant,
+            &manifest.inputs.policy_id,
+            &manifest.inputs.snapshot,
+        );
+        #[cfg(mutant = "usage")] // usage is known by the epoch that pays it
+        let source = if ron_kernel::mutant("usage") {
+            manifest.commitment
+        } else {
+            source
+        };
         let entry = Entry::EpochOpen {
             principal: self.principal.clone(),
             tenant: manifest.tenant.clone(),
@@ -278,11 +302,7 @@ impl Emitter {
             commitment: manifest.commitment,
             sum_root: root.root,
             recipients: payouts.len(),
-            source: source(
-                &manifest.tenant,
-                &manifest.inputs.policy_id,
-                &manifest.inputs.snapshot,
-            ),
+            source,
             adjusts: manifest.adjusts.clone(),
         };
         match self.commit_one(entry, shutdown)? {
@@ -333,6 +353,10 @@ impl Emitter {
         } else {
             doc.next_index.min(count)
         };
+        #[cfg(mutant = "resume")] // takes the ledger's cursor for the last payout that was made
+        if ron_kernel::mutant("resume") {
+            next = count.min(next + 1);
+        }
         intent.progress.begin_settle(next, self.clock.unix_ms());
         while next < count {
             if shutdown.is_set() {

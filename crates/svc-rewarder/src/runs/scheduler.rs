@@ -118,17 +118,21 @@ impl Scheduler {
                 RunState::Queued | RunState::Computing => {
                     memory.to_compute.insert(run.id());
                 }
-                RunState::Sealed | RunState::Settling | RunState::Held
-                    if !run.dry_run && self.can_settle =>
-                {
-                    memory
-                        .to_settle
-                        .insert(run.id(), Deadline::within(Duration::ZERO));
+                RunState::Sealed | RunState::Settling | RunState::Held => {
+                    self.emit(&mut memory, run);
                 }
                 _ => {}
             }
         }
         memory
+    }
+
+    /// Sends a live run to the emitter with the next tick.
+    fn emit(&self, memory: &mut Memory, run: &Run) {
+        if !run.dry_run && self.can_settle {
+            let now = Deadline::within(Duration::ZERO);
+            memory.to_settle.insert(run.id(), now);
+        }
     }
 
     /// The loop. At shutdown it continues until `others_done` says that no stage reports any more.
@@ -470,9 +474,7 @@ impl Scheduler {
             self.save(memory, &entry.with(run))?;
         }
         if matches!(run.state, RunState::Sealed | RunState::Held) {
-            memory
-                .to_settle
-                .insert(id.clone(), Deadline::within(Duration::ZERO));
+            self.emit(memory, run);
         }
         Ok(())
     }
@@ -526,6 +528,10 @@ impl Scheduler {
         }
         // If the store fails, readiness reports it and the next start repeats the stage.
         let saved = self.save(memory, &entry).is_ok();
+        if saved && matches!(update.event, RunEvent::Sealed { .. }) {
+            // Not before it is recorded: a run that a crash makes `queued` gets new artifacts, and nothing may be paid by then.
+            self.emit(memory, &entry.run);
+        }
         if saved && entry.run.at_rest() {
             let status = entry.run.state.as_str();
             self.metrics.runs.with_label_values(&[status]).inc();
@@ -578,9 +584,7 @@ impl Scheduler {
                 run.state = RunState::Sealed;
                 if run.settle {
                     // Settlement was requested while the emitter was signing.
-                    memory
-                        .to_settle
-                        .insert(run.id(), Deadline::within(Duration::ZERO));
+                    self.emit(memory, run);
                 }
             }
             RunEvent::Settled { seqs } => {

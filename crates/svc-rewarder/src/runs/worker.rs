@@ -4,7 +4,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rayon::ThreadPool;
 use ron_files::Dir;
 use ron_kernel::{Deadline, Receiver, Recv, SendError, Sender, SharedClock, Shutdown, ThreadCtx};
 use ron_proto::rewarder::RunReason;
@@ -12,7 +11,7 @@ use ron_proto::rewarder::RunReason;
 use super::progress::Counting;
 use super::{Job, Run, RunEvent, Update, reason};
 use crate::calculus::Usage;
-use crate::inline;
+use crate::inline::{self, Calc};
 use crate::inputs::import::Cancel;
 use crate::inputs::policy::VerifiedPolicy;
 use crate::inputs::snapshot::Sealed;
@@ -49,7 +48,7 @@ pub struct Worker {
     pub scratch: Scratch,
     /// Directory of payout tables that are too large for memory. Emptied at start.
     pub spool: Dir,
-    pub pool: Arc<ThreadPool>,
+    pub pool: Calc,
     pub work: Receiver<Job>,
     pub results: Sender<ResultItem>,
     pub updates: Sender<Update>,

@@ -1,13 +1,12 @@
 //! The wallet and the ledger with their files, each on a machine of its own whose power may be cut: what was answered stays,
 //! and a key that is said to be open is not forgotten, however often both are killed.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use ron_client::{ClientError, Credential, WalletClient};
-use ron_files::{CrashMode, FaultKind, SharedDisk, SimDisk};
+use ron_files::SharedDisk;
 use ron_http::{Call, HttpClient};
 use ron_proto::IdemKey;
 use ron_proto::wallet::{Operation, Transaction};
@@ -22,9 +21,9 @@ use super::views::{History, Views};
 use super::{CLIENTS, LEDGER, RECOVERY, WALLET, any_client, bad_weather, check, count};
 use crate::chance::{below, ms};
 use crate::dates::Date;
-use crate::disk::{Pace, WorldDisk};
 use crate::explore::{Operations, explore_services};
 use crate::hosts::{self, client_ip};
+use crate::machine::{Machine, disk_fault};
 use crate::net::{SimNet, Weather};
 
 /// Fewest and most operations of each client, and of the keeper: they work for as long as there are faults.
@@ -34,125 +33,10 @@ const PATIENCE: Duration = Duration::from_secs(6);
 /// Number of the keeper's host.
 const KEEPER: u8 = 8;
 
-type Start = fn(&SimNet, &Files, u64, &Date, Option<SharedDisk>) -> Process;
-
-/// A machine with a disk, on which a service manager keeps one service running.
-struct Machine {
-    ip: IpAddr,
-    start: Start,
-    image: SimDisk,
-    date: Date,
-    /// The service, and the number of its starts.
-    process: Option<Process>,
-    starts: u64,
-    history: Arc<History>,
-}
-
-impl Machine {
-    fn boot(
-        net: &SimNet,
-        files: &Files,
-        (ip, start): (IpAddr, Start),
-        history: &Arc<History>,
-    ) -> Self {
-        let image = SimDisk::new();
-        let disk = Arc::new(WorldDisk::new(image.clone(), Pace::HANGS));
-        let date = Date::default();
-        Self {
-            ip,
-            start,
-            process: Some(start(net, files, 1, &date, Some(disk))),
-            image,
-            date,
-            starts: 1,
-            history: history.clone(),
-        }
-    }
-
-    /// The service dies where it stands.
-    fn die(&mut self, net: &SimNet) {
-        self.history.killed();
-        if let Some(process) = self.process.take() {
-            process.group.kill();
-        }
-        net.sever(self.ip);
-    }
-
-    fn start_again(&mut self, net: &SimNet, files: &Files) {
-        time::sleep(ms(below(500)));
-        self.starts += 1;
-        let disk = Arc::new(WorldDisk::new(self.image.clone(), Pace::HANGS));
-        self.process = Some((self.start)(
-            net,
-            files,
-            self.starts,
-            &self.date,
-            Some(disk),
-        ));
-    }
-
-    fn kill(&mut self, net: &SimNet, files: &Files) {
-        fault::happened("a service is killed");
-        self.die(net);
-        self.image.kill();
-        self.start_again(net, files);
-    }
-
-    /// It is drained and started again.
-    fn restart(&mut self, net: &SimNet, files: &Files) {
-        fault::happened("a service is restarted");
-        self.stop(net);
-        self.start_again(net, files);
-    }
-
-    /// A call to the disk fails, of the next ones; the service runs on for a while.
-    fn fail_disk(&mut self, net: &SimNet, files: &Files) {
-        fault::happened("a disk fails");
-        self.image.fail_after(1 + below(60), disk_fault());
-        time::sleep(ms(below(1_000)));
-        self.kill(net, files);
-    }
-
-    fn stop(&mut self, net: &SimNet) {
-        self.history.killed();
-        if let Some(mut process) = self.process.take() {
-            process.check_no_panics();
-            process.stop();
-        }
-        let left = net.open_ends(self.ip);
-        ensure(
-            left == 0,
-            &format!("{left} sockets of {} are left", self.ip),
-        );
-    }
-
-    /// The power is cut, at one of the next operations of the disk if there are so many.
-    fn cut_power(&mut self, net: &SimNet, files: &Files) {
-        fault::happened("a machine loses its power");
-        self.image.fail_after(1 + below(60), FaultKind::PowerOff);
-        let by = time::now() + ms(300);
-        while !self.image.is_off() && time::now() < by {
-            time::sleep(ms(1));
-        }
-        self.die(net);
-        let mode = match below(5) {
-            0 => CrashMode::LoseAll,
-            1 => CrashMode::KeepAll,
-            _ => CrashMode::Each(fault::random()),
-        };
-        ron_sim::note(&format!("power cut of {}: {mode:?}", self.ip));
-        self.image.crash(mode);
-        self.start_again(net, files);
-    }
-}
-
-fn disk_fault() -> FaultKind {
-    [FaultKind::Io, FaultKind::NoSpace][below(2) as usize]
-}
+type Service = fn(&SimNet, &Files, u64, &Date, Option<SharedDisk>) -> Process;
 
 struct World {
     net: SimNet,
-    files: &'static Files,
     ledger: Machine,
     wallet: Machine,
     history: Arc<History>,
@@ -163,11 +47,17 @@ impl World {
         let net = SimNet::new(Weather::default());
         let files = Files::written();
         let history = Arc::new(History::default());
+        let boot = |ip, start: Service| {
+            let start = move |net: &SimNet, number, date: &Date, disk| {
+                start(net, files, number, date, Some(disk))
+            };
+            let killed = history.clone();
+            Machine::boot(&net, ip, Arc::new(start), Arc::new(move || killed.killed()))
+        };
         Self {
-            ledger: Machine::boot(&net, files, (LEDGER, services::ledger), &history),
-            wallet: Machine::boot(&net, files, (WALLET, services::wallet), &history),
+            ledger: boot(LEDGER, services::ledger),
+            wallet: boot(WALLET, services::wallet),
             net,
-            files,
             history,
         }
     }
@@ -180,17 +70,17 @@ impl World {
                 0 => hosts::part(&self.net, WALLET, LEDGER, 2_000),
                 1 => hosts::part(&self.net, WALLET, any_client(), 2_000),
                 2 => self.net.set_weather(bad_weather()),
-                3 => self.wallet.kill(&self.net, self.files),
-                4 => self.ledger.kill(&self.net, self.files),
-                5 => self.wallet.cut_power(&self.net, self.files),
+                3 => self.wallet.kill(&self.net),
+                4 => self.ledger.kill(&self.net),
+                5 => self.wallet.cut_power(&self.net),
                 6 | 7 => self.all_at_once(),
-                8 => self.wallet.restart(&self.net, self.files),
-                9 => self.ledger.restart(&self.net, self.files),
-                10 if below(2) == 0 => self.wallet.fail_disk(&self.net, self.files),
-                10 => self.ledger.fail_disk(&self.net, self.files),
+                8 => self.wallet.restart(&self.net),
+                9 => self.ledger.restart(&self.net),
+                10 if below(2) == 0 => self.wallet.fail_disk(&self.net),
+                10 => self.ledger.fail_disk(&self.net),
                 12 | 13 => self.wallet.date.jump(),
                 14 | 15 => self.ledger.date.jump(),
-                _ => self.ledger.cut_power(&self.net, self.files),
+                _ => self.ledger.cut_power(&self.net),
             }
         }
         self.net.set_weather(Weather::default());
@@ -208,12 +98,12 @@ impl World {
         }
         time::sleep(ms(800 + below(1_500)));
         if below(2) == 0 {
-            self.wallet.kill(&self.net, self.files);
+            self.wallet.kill(&self.net);
         } else {
-            self.wallet.cut_power(&self.net, self.files);
+            self.wallet.cut_power(&self.net);
         }
         time::sleep(ms(below(1_000)));
-        self.ledger.start_again(&self.net, self.files);
+        self.ledger.start_again(&self.net);
     }
 
     fn stop(mut self) {
@@ -370,7 +260,7 @@ fn works<C: Send + 'static>(
 
 fn run(operations: &Operations) {
     let mut world = World::start();
-    let (net, files, history) = (world.net.clone(), world.files, world.history.clone());
+    let (net, files, history) = (world.net.clone(), Files::written(), world.history.clone());
     let client = |number| Client::new(&net, files, number, false, &history);
     let mut auditor = client(9);
     // A service that has kept no date and no entry believes the date of its start.
@@ -385,7 +275,7 @@ fn run(operations: &Operations) {
             works(&name, &over, client(number), Client::act)
         })
         .collect();
-    let keeper = Keeper::new(&world.net, world.files);
+    let keeper = Keeper::new(&world.net, files);
     let keeper = works("keeper", &over, keeper, Keeper::act);
     world.disturb(dates);
     over.store(true, Ordering::SeqCst);

@@ -43,10 +43,7 @@ impl Files {
     }
 
     fn write() -> Self {
-        let exe = std::env::current_exe().expect("a running test has a path");
-        let dir = exe.with_file_name("sim-world");
-        fs::create_dir_all(&dir).expect("a directory");
-        fs::set_permissions(&dir, fs::Permissions::from_mode(0o700)).expect("its mode");
+        let dir = scratch("sim-world");
         let wallet = service_token::generate("svc-wallet", &[1; 32]);
         put(&dir, "ledger.token", wallet.as_bytes());
         let key = Ed25519Key::from_seed(&[7; 32]);
@@ -75,8 +72,17 @@ impl Files {
     }
 }
 
+/// A directory beside the running program.
+pub fn scratch(name: &str) -> PathBuf {
+    let exe = std::env::current_exe().expect("a running test has a path");
+    let dir = exe.with_file_name(name);
+    fs::create_dir_all(&dir).expect("a directory");
+    fs::set_permissions(&dir, fs::Permissions::from_mode(0o700)).expect("its mode");
+    dir
+}
+
 /// Writes a file whole: other processes write the same bytes to it, and read it.
-fn put(dir: &Path, name: &str, bytes: &[u8]) {
+pub fn put(dir: &Path, name: &str, bytes: &[u8]) {
     let own = dir.join(format!("{name}.{}", std::process::id()));
     fs::write(&own, bytes).expect("a file");
     fs::set_permissions(&own, fs::Permissions::from_mode(0o600)).expect("its mode");
@@ -107,7 +113,7 @@ fn config<S: Service>(ip: IpAddr, disk: Option<&SharedDisk>, more: &str) -> Conf
 }
 
 /// A caller with a service token; a service itself is of the tenant `ron`.
-fn principal(tenant: &str, name: &str, token: &str, scopes: &[&str]) -> String {
+pub fn principal(tenant: &str, name: &str, token: &str, scopes: &[&str]) -> String {
     let hash = service_token::hash(token);
     format!(
         "[[auth.principals]]\nname = \"{name}\"\ntenant = \"{tenant}\"\nsha256 = \"{hash}\"\nscopes = {scopes:?}\n"

@@ -133,7 +133,10 @@ impl Connection for End {
             .get_mut(&self.number)
             .ok_or(ErrorKind::ConnectionReset)?;
         let count = own.read(into)?;
-        state.made_room(self.number);
+        // A read of nothing makes none, and a sender that waits for room must hear of the next.
+        if count.is_some_and(|count| count > 0) {
+            state.made_room(self.number);
+        }
         Ok(count)
     }
 

@@ -17,6 +17,7 @@ use ron_proto::values::{ContentId, EpochId, Tenant};
 use serde_json::json;
 
 use super::ledger::SimLedger;
+use crate::inline::Calc;
 use crate::inputs::import;
 use crate::inputs::policy::VerifiedPolicy;
 use crate::inputs::snapshot::Sealed;
@@ -96,20 +97,6 @@ pub(super) struct Life {
     pub(super) _trigger: ShutdownTrigger,
 }
 
-/// The test's own thread as a pool, made once: tests make many short-lived services.
-fn pool() -> Arc<rayon::ThreadPool> {
-    thread_local! {
-        static POOL: Arc<rayon::ThreadPool> = Arc::new(
-            rayon::ThreadPoolBuilder::new()
-                .num_threads(1)
-                .use_current_thread()
-                .build()
-                .expect("a pool of this thread"),
-        );
-    }
-    POOL.with(Arc::clone)
-}
-
 impl Life {
     pub(super) fn begin(root: &Path, ledger: &Arc<SimLedger>, auto_settle: bool) -> Self {
         let store = SqlStore::open(root);
@@ -139,7 +126,7 @@ impl Life {
             work_req,
             updates: updates.clone(),
             work: work_tx.clone(),
-            intents: intents_tx.clone(),
+            intents: intents_tx,
             registry: registry.clone(),
             auto_settle,
             can_settle: true,
@@ -159,7 +146,7 @@ impl Life {
                 origin: None,
                 scratch: Scratch::open(dir.join("intake"))?,
                 spool: dir.join("spool"),
-                pool: pool(),
+                pool: Calc::Here,
                 work: work.clone(),
                 results: results_tx,
                 updates: updates_tx.clone(),
@@ -169,8 +156,6 @@ impl Life {
             writer: ArtifactWriter {
                 root: dir.join("runs"),
                 results: results.clone(),
-                intents: intents_tx,
-                emits: true,
                 updates: updates_tx.clone(),
                 metrics: metrics.clone(),
                 retention: Retention {

@@ -161,3 +161,21 @@ fn runs_are_counted_by_state() {
     life.memory = life.scheduler.resume(Box::new(SqlStore::open(root.path())));
     assert_eq!(counts(&life), settled);
 }
+
+#[test]
+fn nothing_is_paid_before_its_run_is_recorded_as_sealed() {
+    let root = tempfile::tempdir().expect("a directory");
+    let ledger = SimLedger::new(10_000);
+    let mut life = Life::begin(root.path(), &ledger, true);
+    let ask = inputs(root.path(), "e1", 4, false);
+    let _ = life.ask("e1", ask, false);
+    let job = life.work.try_recv().expect("a job");
+    life.worker.tick(job, &life.shutdown);
+    let item = life.results.try_recv().expect("a result");
+    life.writer.tick(item, &life.shutdown);
+    life.tick_after(Duration::ZERO);
+    // A crash now makes the run `queued` again, and its artifacts are written anew, with the evidence from before the first payout.
+    assert!(life.intents.try_recv().is_none(), "it is not recorded yet");
+    life.settle_down();
+    assert_eq!(life.run("e1").state, RunState::Settled);
+}

@@ -1,0 +1,127 @@
+//! A machine with a disk and a date, on which a service manager keeps one service running: it is killed, drained, loses its power,
+//! and starts again on what its disk has kept.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ron_files::{CrashMode, FaultKind, SharedDisk, SimDisk};
+use ron_sim::{ensure, fault, time};
+
+use crate::chance::{below, ms};
+use crate::dates::Date;
+use crate::disk::{Pace, WorldDisk};
+use crate::money::services::Process;
+use crate::net::SimNet;
+
+/// Starts the service for the time of this number.
+pub type Start = Arc<dyn Fn(&SimNet, u64, &Date, SharedDisk) -> Process + Send + Sync>;
+
+pub struct Machine {
+    pub ip: IpAddr,
+    start: Start,
+    pub image: SimDisk,
+    pub date: Date,
+    /// The service, and the number of its starts.
+    pub process: Option<Process>,
+    starts: u64,
+    /// Called when the service is about to end, however it ends.
+    ends: Arc<dyn Fn() + Send + Sync>,
+}
+
+pub fn disk_fault() -> FaultKind {
+    [FaultKind::Io, FaultKind::NoSpace][below(2) as usize]
+}
+
+impl Machine {
+    pub fn boot(net: &SimNet, ip: IpAddr, start: Start, ends: Arc<dyn Fn() + Send + Sync>) -> Self {
+        let mut machine = Self {
+            ip,
+            start,
+            image: SimDisk::new(),
+            date: Date::default(),
+            process: None,
+            starts: 0,
+            ends,
+        };
+        machine.begin(net);
+        machine
+    }
+
+    fn begin(&mut self, net: &SimNet) {
+        self.starts += 1;
+        let disk = Arc::new(WorldDisk::new(self.image.clone(), Pace::HANGS));
+        self.process = Some((self.start)(net, self.starts, &self.date, disk));
+    }
+
+    /// The service dies where it stands.
+    pub fn die(&mut self, net: &SimNet) {
+        (self.ends)();
+        if let Some(process) = self.process.take() {
+            process.group.kill();
+        }
+        net.sever(self.ip);
+    }
+
+    pub fn start_again(&mut self, net: &SimNet) {
+        time::sleep(ms(below(500)));
+        self.begin(net);
+    }
+
+    pub fn kill(&mut self, net: &SimNet) {
+        fault::happened("a service is killed");
+        self.die(net);
+        self.image.kill();
+        self.start_again(net);
+    }
+
+    /// It is drained and started again.
+    pub fn restart(&mut self, net: &SimNet) {
+        fault::happened("a service is restarted");
+        self.stop(net);
+        self.start_again(net);
+    }
+
+    /// A call to the disk fails, of the next ones; the service runs on for a while.
+    pub fn fail_disk(&mut self, net: &SimNet) {
+        fault::happened("a disk fails");
+        self.image.fail_after(1 + below(60), disk_fault());
+        time::sleep(ms(below(1_000)));
+        self.kill(net);
+    }
+
+    pub fn stop(&mut self, net: &SimNet) {
+        (self.ends)();
+        if let Some(mut process) = self.process.take() {
+            process.check_no_panics();
+            process.stop();
+        }
+        let left = net.open_ends(self.ip);
+        ensure(
+            left == 0,
+            &format!("{left} sockets of {} are left", self.ip),
+        );
+    }
+
+    /// The power is cut, at one of the next operations of the disk if there are so many.
+    pub fn lose_power(&mut self, net: &SimNet) {
+        fault::happened("a machine loses its power");
+        self.image.fail_after(1 + below(60), FaultKind::PowerOff);
+        let by = time::now() + ms(300);
+        while !self.image.is_off() && time::now() < by {
+            time::sleep(ms(1));
+        }
+        self.die(net);
+        let mode = match below(5) {
+            0 => CrashMode::LoseAll,
+            1 => CrashMode::KeepAll,
+            _ => CrashMode::Each(fault::random()),
+        };
+        ron_sim::note(&format!("power cut of {}: {mode:?}", self.ip));
+        self.image.crash(mode);
+    }
+
+    pub fn cut_power(&mut self, net: &SimNet) {
+        self.lose_power(net);
+        self.start_again(net);
+    }
+}
