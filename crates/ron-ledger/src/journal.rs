@@ -8,7 +8,7 @@ use ron_tlog::store::StoreError;
 use ron_tlog::{AppendError, Checkpointer, Hash, Log, LogReader};
 
 use crate::core::{Broken, Record};
-use crate::engine::CommitError;
+use crate::errors::CommitError;
 
 /// Where leaves become durable.
 #[derive(Debug)]

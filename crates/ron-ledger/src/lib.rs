@@ -42,6 +42,7 @@ pub mod core;
 mod documents;
 pub mod engine;
 pub mod erase;
+mod errors;
 mod fault;
 mod feed;
 pub mod health;

@@ -248,7 +248,7 @@ mod tests {
 
     /// What a client knows of a payment.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    enum Told {
+    enum Answer {
         Done,
         Refused,
         /// The ledger did not decide it.
@@ -256,39 +256,39 @@ mod tests {
         Nothing,
     }
 
-    fn told(committed: &Committed) -> Told {
+    fn told(committed: &Committed) -> Answer {
         match &committed.outcomes[0][0] {
             Outcome::Fresh {
                 verdict: Verdict::Done(_),
                 ..
-            } => Told::Done,
-            _ => Told::Refused,
+            } => Answer::Done,
+            _ => Answer::Refused,
         }
     }
 
     /// Sends one payment to a node, which takes the ledger over when it is a standby, and waits for its outcome.
-    fn pay(node: &mut Engine, key: &str, amount: u128, fault: impl Fn()) -> Told {
+    fn pay(node: &mut Engine, key: &str, amount: u128, fault: impl Fn()) -> Answer {
         if node.epoch().is_none() {
             match try_take_over(node) {
                 Ok(()) => {}
                 Err(CopyError::Log(LogError::Store(
                     StoreError::Refused(_) | StoreError::Fenced | StoreError::Unknown(_),
-                ))) => return Told::Not,
+                ))) => return Answer::Not,
                 Err(error) => panic!("{error:?}"),
             }
         }
         match commit(node, vec![transfer(key, "a", "b", amount)]) {
             Ok(committed) => return told(&committed),
             Err(CommitError::Undecided(_)) => {}
-            Err(CommitError::Unavailable(_) | CommitError::Standby) => return Told::Not,
+            Err(CommitError::Unavailable(_) | CommitError::Standby) => return Answer::Not,
             Err(error) => panic!("{error:?}"),
         }
         loop {
             fault();
             match node.resolve(soon()) {
                 Ok(Resolved::Done(committed)) => return told(&committed),
-                Ok(Resolved::NotDone) => return Told::Not,
-                Err(CommitError::Standby) => return Told::Nothing,
+                Ok(Resolved::NotDone) => return Answer::Not,
+                Err(CommitError::Standby) => return Answer::Nothing,
                 Err(CommitError::Undecided(_) | CommitError::Unavailable(_)) => {}
                 other => panic!("{other:?}"),
             }
@@ -310,7 +310,7 @@ mod tests {
         let mut nodes = [0, 1].map(|at| node(&engine, &disks[at], "books", &name(at, 0)));
         take_over(&mut nodes[0]);
         commit(&mut nodes[0], vec![issue("i", "a", 200)]).unwrap();
-        let mut answers: Vec<(String, Told)> = Vec::new();
+        let mut answers: Vec<(String, Answer)> = Vec::new();
         let mut repeated = BTreeSet::new();
         for n in 0..60 {
             let at = usize::from(below(2));
@@ -359,12 +359,12 @@ mod tests {
             while node.follow(soon()).is_err() {}
             assert_eq!(image(node), image(&last), "seed {seed}");
         }
-        [Told::Done, Told::Refused, Told::Not, Told::Nothing]
+        [Answer::Done, Answer::Refused, Answer::Not, Answer::Nothing]
             .map(|told| answers.iter().filter(|(_, answer)| *answer == told).count())
     }
 
     /// What was answered is in the books, and the books add up.
-    fn check(last: &Engine, answers: &[(String, Told)], repeated: &BTreeSet<String>, seed: u64) {
+    fn check(last: &Engine, answers: &[(String, Answer)], repeated: &BTreeSet<String>, seed: u64) {
         let total = balance(last, "a") + balance(last, "b");
         assert_eq!(total, 200, "seed {seed}");
         let shared = last.shared();
@@ -372,11 +372,11 @@ mod tests {
             let op = &request(vec![transfer(key, "a", "b", 1)], Atomicity::Independent).ops[0];
             let found = shared.keys().resolve(&[op.key()]).unwrap()[0];
             match answer {
-                Told::Done | Told::Refused => assert!(found.is_some(), "seed {seed}: {key}"),
-                Told::Not if repeated.contains(key) => {}
-                Told::Not => assert_eq!(found, None, "seed {seed}: {key}"),
+                Answer::Done | Answer::Refused => assert!(found.is_some(), "seed {seed}: {key}"),
+                Answer::Not if repeated.contains(key) => {}
+                Answer::Not => assert_eq!(found, None, "seed {seed}: {key}"),
                 // The holder that came next says what became of it.
-                Told::Nothing => {}
+                Answer::Nothing => {}
             }
         }
         shared.state(|state| state.audit().unwrap());

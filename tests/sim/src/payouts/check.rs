@@ -10,7 +10,7 @@ use ron_sim::ensure;
 
 use super::formats::Inputs;
 use super::kms::Kms;
-use super::operator::{Said, Told, code};
+use super::operator::{Answer, Noted, code};
 use super::plan::Plan;
 use crate::model::Model;
 
@@ -19,8 +19,8 @@ pub struct Evidence<'s> {
     pub plan: &'s Plan,
     pub log: &'s [Event],
     /// The end of each epoch of the plan.
-    pub ends: &'s [Said],
-    pub told: &'s [Told],
+    pub ends: &'s [Answer],
+    pub told: &'s [Noted],
     pub kms: &'s Kms,
     /// Whether the ledger's date was always that of the world.
     pub dates_hold: bool,
@@ -139,7 +139,7 @@ impl Evidence<'_> {
             return 0;
         };
         let end = &self.ends[epoch];
-        let Said::Run(run) = end else {
+        let Answer::Run(run) = end else {
             ensure(false, &format!("{name} is paid, and its run is {end:?}"));
             return 0;
         };
@@ -194,7 +194,7 @@ impl Evidence<'_> {
     /// Its end is the refusal of usage that another epoch has paid, or it corrects an epoch that was not paid.
     fn is_not_paid(&self, epoch: usize, others: &BTreeMap<EpochId, Paid<'_>>) {
         let end = &self.ends[epoch];
-        if let Said::Run(run) = end
+        if let Answer::Run(run) = end
             && code(run) == "epoch_unknown"
             && run
                 .adjusts
@@ -205,7 +205,7 @@ impl Evidence<'_> {
         }
         let inputs = &self.plan.inputs;
         let refused = match end {
-            Said::Run(run) => {
+            Answer::Run(run) => {
                 let failed = run.state == RunState::Failed && code(run) == "usage_paid";
                 let of = (run.snapshot, run.policy_hash);
                 let own = |i: &&Inputs| (i.cid, i.policy_hash) == of;
@@ -227,9 +227,9 @@ impl Evidence<'_> {
     }
 
     /// What was said of a settlement is in the log.
-    fn is_true(&self, told: &Told, paid: &BTreeMap<EpochId, Paid<'_>>) {
+    fn is_true(&self, told: &Noted, paid: &BTreeMap<EpochId, Paid<'_>>) {
         let text = || format!("{told:?}");
-        let Said::Run(run) = &told.said else {
+        let Answer::Run(run) = &told.said else {
             return;
         };
         let of = paid.get(&run.epoch_id);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use ron_sim::{ensure, fault, time};
 
 use super::kms::{Face, Kms};
-use super::operator::{Operator, Said};
+use super::operator::{Answer, Operator};
 use super::plan::Plan;
 use super::treasury::Treasury;
 use super::{KMS, LEDGER, OPERATORS, REWARDER, artifacts, end, finish, manner, operate, services};
@@ -183,7 +183,7 @@ fn run(operations: &Operations) {
     let recovered = time::now() + RECOVERY;
     world.treasury.fund(enough, recovered);
     chief.is_answered_before(recovered);
-    let recorded = told.iter().filter(|t| matches!(t.said, Said::Run(_)));
+    let recorded = told.iter().filter(|t| matches!(t.said, Answer::Run(_)));
     chief.recorded = recorded.map(|told| told.epoch).collect();
     let (treasury, dates_hold) = (&world.treasury, world.dates_hold);
     let paid = finish(

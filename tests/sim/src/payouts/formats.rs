@@ -102,7 +102,6 @@ impl Inputs {
     }
 }
 
-/// A signed policy.
 #[derive(Debug)]
 pub struct Policy {
     pub policy: RewardPolicy,

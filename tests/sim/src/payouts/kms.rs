@@ -33,7 +33,7 @@ pub fn pinned() -> String {
     b64::url(&public())
 }
 
-/// How it answers.
+/// How the stand-in answers, from now on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Face {
     #[default]

@@ -27,7 +27,7 @@ use crate::money::services::Process;
 use crate::net::{SimNet, Weather};
 use check::Evidence;
 use kms::Kms;
-use operator::{Operator, Said, Told};
+use operator::{Answer, Noted, Operator};
 use plan::Plan;
 use services::Manner;
 use treasury::Treasury;
@@ -101,7 +101,7 @@ fn run_calm(operations: &Operations) {
 }
 
 /// What operators were told, when they have ended.
-fn end(operators: Vec<JoinHandle<Operator>>, operations: &Operations) -> Vec<Told> {
+fn end(operators: Vec<JoinHandle<Operator>>, operations: &Operations) -> Vec<Noted> {
     let mut told = Vec::new();
     for operator in operators {
         let operator = operator.join().expect("it is not killed");
@@ -116,16 +116,16 @@ fn finish(
     chief: &mut Operator,
     treasury: &Treasury,
     kms: &Kms,
-    mut told: Vec<Told>,
+    mut told: Vec<Noted>,
     dates_hold: bool,
     by: Instant,
 ) -> usize {
     let plan = chief.plan.clone();
     let epochs = 0..plan.epochs.len();
-    let ends: Vec<Said> = epochs.clone().map(|e| chief.finish(e, by)).collect();
+    let ends: Vec<Answer> = epochs.clone().map(|e| chief.finish(e, by)).collect();
     for (epoch, end) in epochs.zip(&ends) {
         let manifest = chief.read(epoch);
-        let due = matches!(end, Said::Run(run) if run.commitment.is_some());
+        let due = matches!(end, Answer::Run(run) if run.commitment.is_some());
         ensure(
             manifest.is_some() || !due,
             &format!("the manifest of {:?} is lost", plan.epochs[epoch].id),

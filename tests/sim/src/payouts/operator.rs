@@ -32,14 +32,14 @@ const EPOCH: Duration = Duration::from_millis(500);
 
 /// What became of an epoch, as an operator was told.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Said {
+pub enum Answer {
     Run(Box<EpochRun>),
     /// Refused, with the code of the problem, and of the run's reason if it has one.
     Refused(u16, String, Option<String>),
     Unknown,
 }
 
-impl Said {
+impl Answer {
     /// A refusal of a computation: another epoch has paid the usage, or is about to.
     pub fn is_usage_paid(&self) -> bool {
         matches!(self, Self::Refused(409, code, _) if code == "usage_paid")
@@ -48,9 +48,9 @@ impl Said {
 
 /// An answer about an epoch.
 #[derive(Clone, Debug)]
-pub struct Told {
+pub struct Noted {
     pub epoch: usize,
-    pub said: Said,
+    pub said: Answer,
 }
 
 pub struct Operator {
@@ -68,7 +68,7 @@ pub struct Operator {
     unpaid: BTreeSet<EpochId>,
     /// Epochs whose run was recorded, as somebody was told.
     pub recorded: BTreeSet<usize>,
-    pub told: Vec<Told>,
+    pub told: Vec<Noted>,
     pub calls: u64,
 }
 
@@ -196,7 +196,7 @@ impl Operator {
     }
 
     /// Notes what was said of an epoch, and checks what can be checked at once.
-    fn note(&mut self, epoch: usize, answer: Result<EpochRun, ClientError>) -> Said {
+    fn note(&mut self, epoch: usize, answer: Result<EpochRun, ClientError>) -> Answer {
         let said = match answer {
             Ok(run) => {
                 self.check(epoch, &run);
@@ -205,18 +205,18 @@ impl Operator {
                     "operator {}: {} is {state:?}",
                     self.number, run.epoch_id
                 ));
-                Said::Run(Box::new(run))
+                Answer::Run(Box::new(run))
             }
             Err(ClientError::Refused {
                 status, problem, ..
             }) => {
                 let reason = problem.details.as_ref();
                 let reason = reason.and_then(|all| all["reason"].as_str().map(str::to_owned));
-                Said::Refused(status, problem.code.clone(), reason)
+                Answer::Refused(status, problem.code.clone(), reason)
             }
-            Err(_) => Said::Unknown,
+            Err(_) => Answer::Unknown,
         };
-        self.told.push(Told {
+        self.told.push(Noted {
             epoch,
             said: said.clone(),
         });
@@ -247,7 +247,13 @@ impl Operator {
         );
     }
 
-    pub fn compute(&mut self, epoch: usize, inputs: usize, dry_run: bool, wait: Duration) -> Said {
+    pub fn compute(
+        &mut self,
+        epoch: usize,
+        inputs: usize,
+        dry_run: bool,
+        wait: Duration,
+    ) -> Answer {
         let plan = self.plan.clone();
         let request = plan.request(epoch, inputs, dry_run);
         let id = &plan.epochs[epoch].id;
@@ -258,7 +264,7 @@ impl Operator {
         self.note(epoch, answer)
     }
 
-    pub fn settle(&mut self, epoch: usize) -> Said {
+    pub fn settle(&mut self, epoch: usize) -> Answer {
         let plan = self.plan.clone();
         let answer = self.ask("a settlement", CALL, |this, by| {
             this.rewarder.settle(&plan.epochs[epoch].id, by)
@@ -266,7 +272,7 @@ impl Operator {
         self.note(epoch, answer)
     }
 
-    pub fn state(&mut self, epoch: usize) -> Said {
+    pub fn state(&mut self, epoch: usize) -> Answer {
         let plan = self.plan.clone();
         let answer = self.ask("the state", CALL, |this, by| {
             this.rewarder.epoch(&plan.epochs[epoch].id, by)
@@ -275,10 +281,10 @@ impl Operator {
     }
 
     /// Computes an epoch by these inputs, which are stored first if they are missing.
-    pub fn compute_from_nothing(&mut self, epoch: usize, inputs: usize) -> Said {
+    pub fn compute_from_nothing(&mut self, epoch: usize, inputs: usize) -> Answer {
         let said = self.compute(epoch, inputs, false, Duration::ZERO);
         match said {
-            Said::Refused(404 | 422, ..) if self.store(inputs) => {
+            Answer::Refused(404 | 422, ..) if self.store(inputs) => {
                 self.compute(epoch, inputs, false, Duration::ZERO)
             }
             said => said,
@@ -390,9 +396,9 @@ impl Operator {
     }
 
     /// Brings an epoch to its end, before this moment: settled, or refused for ever.
-    pub fn finish(&mut self, epoch: usize, by: Instant) -> Said {
+    pub fn finish(&mut self, epoch: usize, by: Instant) -> Answer {
         let said = self.finish_by(epoch, by);
-        let paid = matches!(&said, Said::Run(run) if run.state == RunState::Settled);
+        let paid = matches!(&said, Answer::Run(run) if run.state == RunState::Settled);
         if !paid {
             let id = self.plan.epochs[epoch].id.clone();
             self.unpaid.insert(id);
@@ -400,18 +406,18 @@ impl Operator {
         said
     }
 
-    fn finish_by(&mut self, epoch: usize, by: Instant) -> Said {
+    fn finish_by(&mut self, epoch: usize, by: Instant) -> Answer {
         let own = self.plan.epochs[epoch].inputs;
         loop {
             let mut said = self.state(epoch);
             let computes = match &said {
-                Said::Refused(404, ..) => {
+                Answer::Refused(404, ..) => {
                     let forgotten = self.recorded.contains(&epoch);
                     let name = &self.plan.epochs[epoch].id;
                     ensure(!forgotten, &format!("the run of {name} is forgotten"));
                     true
                 }
-                Said::Run(run) => match run.state {
+                Answer::Run(run) => match run.state {
                     RunState::Settled => return said,
                     RunState::Failed if is_final(run) => return said,
                     RunState::Held if self.waits_for_ever(run) => return said,

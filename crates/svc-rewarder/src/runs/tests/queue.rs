@@ -174,7 +174,7 @@ fn nothing_is_paid_before_its_run_is_recorded_as_sealed() {
     let item = life.results.try_recv().expect("a result");
     life.writer.tick(item, &life.shutdown);
     life.tick_after(Duration::ZERO);
-    // A crash now makes the run `queued` again, and its artifacts are written anew, with the evidence from before the first payout.
+    // A crash now makes the run `queued` again, and its artifacts are written again, with the evidence from before the first payout.
     assert!(life.intents.try_recv().is_none(), "it is not recorded yet");
     life.settle_down();
     assert_eq!(life.run("e1").state, RunState::Settled);
