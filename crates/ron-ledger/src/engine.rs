@@ -12,9 +12,7 @@ use ron_files::{Disk, WatchedDisk};
 use ron_kernel::{DiskWatches, OsRandom, RankedRwLock, SharedRandom};
 use ron_proto::Timestamp;
 use ron_tlog::tree::leaf_hash;
-use ron_tlog::{
-    AppendError, Checkpointer, Hash, Log, LogOptions, LogReader, OpenError, ReadError, VerifierKey,
-};
+use ron_tlog::{Checkpointer, Hash, Log, LogOptions, LogReader, ReadError, VerifierKey};
 
 use crate::core::{
     Batch, Broken, Delta, Frozen, KeyHash, Leaf, Limits, Op, Outcome, Record, State, Step, genesis,
@@ -22,7 +20,7 @@ use crate::core::{
 };
 pub use crate::errors::{CommitError, EngineError};
 use crate::journal::Journal;
-use crate::replay::{Keys, Replay, ReplayError, read_beside};
+use crate::replay::{Keys, Replay, read_beside};
 use crate::salts;
 use crate::store::keys::KeyIndex;
 use crate::store::segment::Segment;

@@ -18,7 +18,7 @@ pub fn in_flight() -> Problem {
 /// 504: the outcome is not known, nor will this wallet know of the key after a restart.
 pub fn unknown_and_not_recorded() -> Problem {
     Problem::deadline_exceeded(
-        "the outcome is not known yet, and the wallet's disk did not record the key: send the same request with the same key again",
+        "the outcome is not known yet, and the wallet could not record the key: send the same request with the same key again",
     )
 }
 
