@@ -241,6 +241,7 @@ fn spawn_recorder(
             let recorder = Recorder {
                 records,
                 shared: None,
+                is_failing: false,
             };
             unresolved::run(ctx, &notes_rx, recorder, Vec::new());
         },
@@ -278,6 +279,7 @@ fn share_records(
             let recorder = Recorder {
                 records,
                 shared: Some((&shared, &ready)),
+                is_failing: false,
             };
             unresolved::run(ctx, &notes_rx, recorder, late);
         },

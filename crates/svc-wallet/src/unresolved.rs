@@ -226,6 +226,8 @@ pub struct Recorder<'a> {
     pub records: Option<Box<dyn RecordStore>>,
     /// The set and readiness of a wallet whose records are in an engine.
     pub shared: Option<(&'a UnresolvedKeys, &'a ReadyBoard)>,
+    /// The newest changes were not taken, which the log says once.
+    pub is_failing: bool,
 }
 
 /// The thread's body: records changes, then answers the callers. Ends when shut down and the queue
@@ -273,14 +275,17 @@ impl Recorder<'_> {
     fn take(&mut self, some: &mut Vec<Change>, late: &mut Vec<Change>) {
         let written = match &mut self.records {
             None => Ok(()),
-            Some(records) => write(&mut **records, late).and_then(|()| write(&mut **records, some)),
+            Some(records) => {
+                write_late(&mut **records, late).and_then(|()| write(&mut **records, some))
+            }
         };
         let is_durable = written.is_ok();
-        if let Err(why) = &written {
+        if let Err(why) = &written
+            && !self.is_failing
+        {
             tracing::error!(event = "unresolved_not_durable", reason = %why);
-        } else {
-            late.clear();
         }
+        self.is_failing = !is_durable;
         if let Some((_, ready)) = self.shared {
             match &written {
                 Ok(()) => ready.clear(CAUSE),
@@ -410,6 +415,16 @@ fn write(records: &mut dyn RecordStore, notes: &[Change]) -> Result<(), RecordEr
             Ok(())
         })
     })
+}
+
+/// Writes changes that an engine did not take before, in transactions that fit their deadline however many there are.
+fn write_late(records: &mut dyn RecordStore, late: &mut Vec<Change>) -> Result<(), RecordError> {
+    while !late.is_empty() {
+        let some = late.len().min(NOTES_MAX);
+        write(records, &late[..some])?;
+        late.drain(..some);
+    }
+    Ok(())
 }
 
 /// Only callers whose key is recorded are referred to the record.

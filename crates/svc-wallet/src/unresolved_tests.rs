@@ -19,6 +19,7 @@ fn recording(
         let recorder = Recorder {
             records,
             shared: None,
+            is_failing: false,
         };
         run(ctx, &notes, recorder, Vec::new());
     }
