@@ -16,6 +16,8 @@ pub const SOURCE: [u8; 4] = [127, 0, 0, 2];
 struct Slow {
     stream: TcpStream,
     body: bool,
+    /// It was cut off before, and may be refused by the rule of fairness.
+    again: bool,
 }
 
 /// Ends of slow connections.
@@ -42,7 +44,10 @@ pub fn slow(addr: SocketAddr, each: usize, patience: Duration) -> Ended {
             if !drip(one, &mut ended)
                 && let Ok(fresh) = begin(addr, one.body)
             {
-                *one = fresh;
+                *one = Slow {
+                    again: true,
+                    ..fresh
+                };
             }
         }
         std::thread::sleep(Duration::from_millis(200));
@@ -60,7 +65,11 @@ fn begin(addr: SocketAddr, body: bool) -> std::io::Result<Slow> {
     };
     stream.write_all(start.as_bytes())?;
     stream.set_nonblocking(true)?;
-    Ok(Slow { stream, body })
+    Ok(Slow {
+        stream,
+        body,
+        again: false,
+    })
 }
 
 /// Sends one more byte; false when the server has ended the connection.
@@ -77,6 +86,11 @@ fn drip(one: &mut Slow, ended: &mut Ended) -> bool {
             false
         }
         Ok(count) if answer[..count].starts_with(b"HTTP/1.1 503 ") => {
+            ended.refused += 1;
+            false
+        }
+        // Refused too: what the client sent meanwhile resets the connection, and its system drops the answer.
+        _ if one.again => {
             ended.refused += 1;
             false
         }
