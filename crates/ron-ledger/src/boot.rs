@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ron_files::{Dir, MemoryDisk, SharedDisk};
 use ron_kernel::{ClosedCounter, Deadline, Receiver, Snapshot, ThreadCtx, Topology, queue};
-use ron_proto::{Timestamp, scope};
+use ron_proto::scope;
 use ron_service::lag::{Follower, FollowerLag};
 use ron_service::log_host::asker::WitnessSettings;
 use ron_service::log_host::{
@@ -22,7 +22,9 @@ use crate::feed::{self, Feed};
 use crate::health::Health;
 use crate::ledger::Ledger;
 use crate::metrics::Metrics;
+use crate::node::{self, Sides};
 use crate::projection::{self, Projection, ProjectionReader};
+use crate::role;
 use crate::settings::{Settings, TABLE};
 use crate::topology::{CHECKPOINT, EVENTS, POLLS, PROJECT, TOPOLOGY};
 use crate::witness;
@@ -35,6 +37,17 @@ const PROJECTION_LAG: Follower = Follower {
 };
 /// Pause before the projection is reopened after a failure.
 const PROJECTION_RETRY_PAUSE: Duration = Duration::from_secs(1);
+
+/// Readiness causes beside those of other modules.
+const CAUSES: [&str; 7] = [
+    "engine",
+    "log",
+    "projection",
+    "snapshot",
+    "standby",
+    "store",
+    "witness",
+];
 
 /// The ledger as a service.
 pub struct RonLedger;
@@ -54,14 +67,14 @@ impl Service for RonLedger {
         } = boot;
         let asked = WitnessSettings::load(&chassis.config.load(), &settings.witness)
             .map_err(|problem| vec![problem])?;
-        let causes = ["log", "projection", "snapshot", "store", "witness"];
-        chassis.ready.declare(&causes);
+        chassis.ready.declare(&CAUSES);
         chassis.capabilities(&["commit", "events", "holds", "resolve", "settle"]);
 
         let Opened {
             engine,
             signer,
             checkpointer,
+            node,
         } = open(&chassis, &settings, data_dir.as_ref())?;
         let metrics = Metrics::new(&chassis.registry);
         let reader = engine.shared().reader().clone();
@@ -75,15 +88,7 @@ impl Service for RonLedger {
             entries_scope: scope::LEDGER_AUDIT,
             cosigned,
         };
-        let with = WriterParts {
-            sup: chassis.sup.clone(),
-            km: chassis.km.clone(),
-            clock: chassis.clock.clone(),
-            metrics: metrics.clone(),
-            health: Arc::new(Readiness::new(&chassis)),
-            room: chassis.room.clone(),
-            commits: settings.commits,
-        };
+        let with = writer_parts(&chassis, &settings, &metrics, node);
         let (ledger, notifications) = writer::spawn(engine, with);
         let feed = spawn_feed(&chassis, &ledger, notifications.events, &metrics);
         let wanted = data_dir
@@ -115,10 +120,30 @@ impl Service for RonLedger {
     }
 }
 
+fn writer_parts(
+    chassis: &Chassis,
+    settings: &Settings,
+    metrics: &Metrics,
+    node: Option<Sides>,
+) -> WriterParts {
+    WriterParts {
+        sup: chassis.sup.clone(),
+        km: chassis.km.clone(),
+        clock: chassis.clock.clone(),
+        metrics: metrics.clone(),
+        health: Arc::new(Readiness::new(chassis)),
+        room: chassis.room.clone(),
+        commits: settings.commits,
+        node: node::spawn(chassis, settings, node),
+    }
+}
+
 struct Opened {
     engine: Engine,
     signer: Arc<Ed25519NoteSigner>,
     checkpointer: Checkpointer,
+    /// Of a ledger whose log is in an engine.
+    node: Option<Sides>,
 }
 
 fn open(chassis: &Chassis, settings: &Settings, home: Option<&Dir>) -> Result<Opened, StartError> {
@@ -126,6 +151,7 @@ fn open(chassis: &Chassis, settings: &Settings, home: Option<&Dir>) -> Result<Op
     options.random = chassis.random.clone();
     options.snapshot_every = settings.snapshot_every;
     options.limits = settings.limits();
+    let sessions = node::sessions(chassis, settings, home)?;
     let (disk, dir, signer): (SharedDisk, PathBuf, _) = match home {
         Some(dir) => {
             let fresh = !dir.exists("log/log.meta").map_err(StartError::failed)?;
@@ -144,8 +170,7 @@ fn open(chassis: &Chassis, settings: &Settings, home: Option<&Dir>) -> Result<Op
     })?;
     options.verifier = Some(signer.verifier().clone());
     let started = chassis.clock.now();
-    let now = Timestamp(chassis.clock.unix_ms());
-    let mut engine = Engine::open(disk, &dir, options, now).map_err(StartError::failed)?;
+    let (mut engine, node) = node::open(chassis, settings, disk, &dir, options, sessions)?;
     chassis
         .clock
         .resume_after(engine.shared().state(State::ts).0);
@@ -168,6 +193,7 @@ fn open(chassis: &Chassis, settings: &Settings, home: Option<&Dir>) -> Result<Op
         engine,
         signer: Arc::new(signer),
         checkpointer,
+        node,
     })
 }
 
@@ -217,6 +243,18 @@ impl Health for Readiness {
                 self.0.degrade("snapshot", why);
             }
             None => self.0.clear("snapshot"),
+        }
+    }
+    fn engine(&self, why: Option<&str>) {
+        match why {
+            Some(why) => self.0.missing(role::CAUSE, why),
+            None => self.0.present(role::CAUSE),
+        }
+    }
+    fn standby(&self, what: Option<&str>) {
+        match what {
+            Some(what) => self.0.degrade("standby", what),
+            None => self.0.clear("standby"),
         }
     }
 }

@@ -16,7 +16,7 @@ use ron_kernel::Deadline;
 use ron_proto::Timestamp;
 use ron_tlog::Checkpoint;
 use ron_tlog::append::{EngineError as LogError, EngineLog};
-use ron_tlog::store::{LogStore, StoreError};
+use ron_tlog::store::{Head, LogStore, StoreError};
 
 use crate::core::{Delta, KeyHash, State, genesis};
 use crate::engine::{
@@ -99,9 +99,14 @@ impl Engine {
         }
     }
 
-    /// The newest epoch that the engine shows, for a claim.
-    pub fn epoch_seen(&mut self, deadline: Deadline) -> Result<u64, CopyError> {
-        Ok(self.shared_log()?.head(deadline)?.epoch)
+    /// The newest head that the engine shows: its epoch, for a claim, and its holder. Provisional.
+    pub fn log_head(&mut self, deadline: Deadline) -> Result<Head, CopyError> {
+        Ok(self.shared_log()?.head(deadline)?)
+    }
+
+    /// Whether the log is in an engine.
+    pub const fn is_shared(&self) -> bool {
+        matches!(self.log, Journal::Shared { .. })
     }
 
     /// Takes over what the holder has written; returns the number of new entries. They are decided again: a holder that decides

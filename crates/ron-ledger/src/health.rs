@@ -5,6 +5,10 @@ pub trait Health: Send + Sync + 'static {
     fn store_failed(&self, why: &str);
     /// A snapshot failed (`Some`) or succeeded (`None`).
     fn snapshot(&self, why: Option<&str>);
+    /// The engine of the log is away or not safe to write to (`Some`), or well (`None`).
+    fn engine(&self, why: Option<&str>);
+    /// This node is a standby of another (`Some`, with what it is), or writes (`None`).
+    fn standby(&self, what: Option<&str>);
 }
 
 /// Discards all reports, for embedders without readiness.
@@ -14,4 +18,6 @@ pub struct NoHealth;
 impl Health for NoHealth {
     fn store_failed(&self, _why: &str) {}
     fn snapshot(&self, _why: Option<&str>) {}
+    fn engine(&self, _why: Option<&str>) {}
+    fn standby(&self, _what: Option<&str>) {}
 }

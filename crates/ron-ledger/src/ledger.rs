@@ -19,6 +19,7 @@ use crate::core::{BadEntry, Kind, Leaf, Op, Outcome, State, Verdict, key_hash, w
 use crate::engine::{Atomicity, Request, Shared, decode_entry, read_entry};
 use crate::originals;
 use crate::requests::{BadRequest, ops_of, resolution_of};
+use crate::role::Role;
 
 /// Why a request got no answers.
 #[derive(Debug, thiserror::Error)]
@@ -84,14 +85,17 @@ pub(crate) struct Gate {
     state: AtomicU8,
     clock: SharedClock,
     room: DiskRoom,
+    /// Of a ledger whose log is in an engine.
+    role: Option<Arc<Role>>,
 }
 
 impl Gate {
-    pub(crate) fn new(clock: SharedClock, room: DiskRoom) -> Self {
+    pub(crate) fn new(clock: SharedClock, room: DiskRoom, role: Option<Arc<Role>>) -> Self {
         Self {
             state: AtomicU8::new(OPEN),
             clock,
             room,
+            role,
         }
     }
 
@@ -103,6 +107,10 @@ impl Gate {
     /// Why nothing is written, or `None`. The log itself knows what closed it.
     pub(crate) fn closed(&self, shared: &Shared) -> Option<Closed> {
         let log = shared.reader();
+        let role = self.role.as_ref().and_then(|role| role.closed());
+        if self.state.load(Ordering::Acquire) == OPEN && role.is_some() {
+            return role;
+        }
         let (cause, why) = match self.state.load(Ordering::Acquire) {
             BROKEN => (
                 ClosedCause::Broken,
@@ -129,7 +137,11 @@ impl Gate {
         };
         let hint = cause.hint();
         let detail = format!("the ledger is closed for writing: {why}; nothing was done; {hint}");
-        Some(Closed { cause, detail })
+        Some(Closed {
+            cause,
+            detail,
+            active: None,
+        })
     }
 }
 

@@ -10,7 +10,7 @@
 //!
 //! The modules: `core` (pure state machine, leaves and private records), `replay` (decides leaves again),
 //! `wire` and `answers` (the core's types and those of the API), `originals` (what reversals move), `store` (snapshots, key index), `engine`
-//! (all of these without threads), `journal` (files, or an engine that two hosts share), `copies` (a node of a shared log), `writer`, `ledger` (the handle), `feed`, `projection`, `trial`
+//! (all of these without threads), `journal` (files, or an engine that two hosts share), `copies` (a node of a shared log), `role` (holder or standby), `writer`, `ledger` (the handle), `feed`, `projection`, `trial`
 //! (trial balances), `verify` and `reversals` (offline), `api`, `boot`, `settings`.
 //!
 //! **Invariant:** one thread changes state; what it answers is durable; readers never see more than
@@ -50,6 +50,7 @@ pub mod import;
 mod journal;
 pub mod ledger;
 pub mod metrics;
+mod node;
 mod originals;
 pub mod projection;
 mod reader;
@@ -57,8 +58,10 @@ pub mod receipt;
 pub mod replay;
 mod requests;
 mod reversals;
+pub mod role;
 pub mod salts;
 mod settings;
+mod standby;
 mod store;
 mod table;
 pub mod topology;

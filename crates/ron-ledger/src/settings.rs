@@ -1,8 +1,11 @@
 //! The ledger's configuration keys.
 
+use std::time::Duration;
+
 use ron_proto::{Account, Amount};
 use ron_service::config::NoteName;
 use ron_service::log_host::asker::WitnessKeys;
+use ron_service::records::{Engine, EngineDurability};
 use ron_service::{ChassisSettings, Config, ConfigProblem, ServiceSettings, Settings as _, Table};
 
 use crate::core::{Limits, REFUSALS_MAX};
@@ -12,6 +15,21 @@ ron_service::settings! {
         /// Identity of the log: the first line of its checkpoints and the name of its key. It cannot
         /// be changed later.
         "log.origin" => origin: NoteName = "ron.local/ledger", range("1", "200"), restart(Documents);
+        /// PostgreSQL database that keeps the log on two hosts, as libpq takes it; then any number of ledgers of one origin run, one
+        /// of which writes, and `data_dir` holds a copy. Use addresses, and `passfile` instead of a password. Needs a build with the
+        /// feature `postgres`.
+        "log.url" => log_url: Option<String>, restart(Clients);
+        /// Schema in the database.
+        "log.schema" => log_schema: String = "ron_ledger", restart(Clients);
+        /// What makes an entry durable beyond one host: `standby` for named synchronous standbys, `quorum` for any of several
+        /// under a failover manager with a watchdog, `storage` for a database whose storage is replicated.
+        "log.durability" => log_durability: EngineDurability = "standby", restart(Clients);
+        /// URL under which clients reach this node of a ledger with `log.url`; each node has its own.
+        "log.node" => log_node: Option<String>, restart(Clients);
+        /// Maximum time of one commit in the database; after it the commit's outcome is not known yet.
+        "log.commit_within" => log_commit_within: Duration = "5s", range("100ms", "1m"), restart(Clients);
+        /// A standby takes over when reads of the database have shown no sign of life of the node that writes for this long.
+        "log.takeover_after" => log_takeover_after: Duration = "3s", range("1s", "1m"), restart(Clients);
         /// Prefixes of the accounts that may fund reward epochs. In any case an epoch is funded only
         /// from a pool of its own tenant: pool:<tenant>/<name>.
         "ledger.pool_prefixes" => pool_prefixes: Vec<Account> = "pool:", reloadable;
@@ -47,7 +65,21 @@ pub static TABLE: Table = Table {
 
 impl ServiceSettings for Settings {
     fn from_config(config: &Config) -> Result<Self, Vec<ConfigProblem>> {
-        config.read().map_err(|problem| vec![problem])
+        let settings: Self = config.read().map_err(|problem| vec![problem])?;
+        let mut problems = Vec::new();
+        if let Some(why) = settings.engine().and_then(|engine| engine.fault()) {
+            problems.push(config.problem(Self::log_url, why));
+        }
+        if settings.log_url.is_some() != settings.log_node.is_some() {
+            let why =
+                "log.url and log.node are set together: clients of a standby are told where to go";
+            problems.push(config.problem(Self::log_node, why));
+        }
+        if problems.is_empty() {
+            Ok(settings)
+        } else {
+            Err(problems)
+        }
     }
 }
 
@@ -60,6 +92,15 @@ impl Settings {
             registered_assets: self.strict_assets,
             refusals: REFUSALS_MAX,
         }
+    }
+
+    /// The engine of the log; `None` when it is in files.
+    pub fn engine(&self) -> Option<Engine> {
+        Some(Engine {
+            url: self.log_url.clone()?,
+            schema: self.log_schema.clone(),
+            durability: self.log_durability,
+        })
     }
 
     pub fn prefixes(&self) -> Vec<String> {

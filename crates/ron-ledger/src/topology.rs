@@ -56,6 +56,21 @@ pub static WITNESS: ThreadSpec = ThreadSpec {
     job: "has checkpoints cosigned by the witnesses of witness.policy_file",
 };
 
+pub static BEAT: ThreadSpec = ThreadSpec {
+    name: "led-beat",
+    count: Count::One,
+    stage: Stage::Background,
+    critical: false,
+    job: "gives the sign of life of the node that writes a shared log, or watches for it",
+};
+pub static UPKEEP: ThreadSpec = ThreadSpec {
+    name: "led-upkeep",
+    count: Count::One,
+    stage: Stage::Background,
+    critical: false,
+    job: "makes the tables and partitions of a shared log ahead of need",
+};
+
 /// Commits on their way to the writer.
 pub static COMMITS: QueueSpec = QueueSpec {
     name: "commits",
@@ -100,6 +115,15 @@ pub static NOTIFY_PROJECT: QueueSpec = QueueSpec {
     to: "led-project",
     when_full: "one pending notification is enough",
 };
+/// "The node that writes is silent", for the writer of a standby.
+pub static CLAIMS: QueueSpec = QueueSpec {
+    name: "claims",
+    capacity: 1,
+    overflow: Overflow::RejectNew,
+    from: "led-beat",
+    to: "led-writer",
+    when_full: "nothing: a claim is already wanted",
+};
 pub static SNAPSHOTS: QueueSpec = QueueSpec {
     name: "snapshots",
     capacity: 1,
@@ -141,8 +165,8 @@ pub static KEYS_LOCK: LockSpec = LockSpec {
 pub static TOPOLOGY: Topology = ron_service::topology! {
     service: "ron-ledger",
     prefix: "led",
-    threads: [WRITER, ANSWER, EVENTS, SNAPSHOT, PROJECT, CHECKPOINT, WITNESS],
-    queues: [COMMITS, ANSWERS, POLLS, NOTIFY_EVENTS, NOTIFY_PROJECT, SNAPSHOTS, WITNESS_WAKES, COSIGNED],
+    threads: [WRITER, ANSWER, EVENTS, SNAPSHOT, PROJECT, CHECKPOINT, WITNESS, BEAT, UPKEEP],
+    queues: [COMMITS, ANSWERS, POLLS, NOTIFY_EVENTS, NOTIFY_PROJECT, CLAIMS, SNAPSHOTS, WITNESS_WAKES, COSIGNED],
     locks: [STATE_LOCK, KEYS_LOCK],
 };
 

@@ -24,6 +24,8 @@ use crate::ledger::{
     BROKEN, Gate, Job, Ledger, POISONED, Queued, Reply, SubmitError, answer_all, outcome_label,
 };
 use crate::metrics::Metrics;
+use crate::role::Role;
+use crate::standby::{FOLLOW, Node, Settled, Stop};
 use crate::topology::{
     ANSWER, ANSWERS, COMMITS, NOTIFY_EVENTS, NOTIFY_PROJECT, SNAPSHOT, SNAPSHOTS, WRITER,
 };
@@ -63,6 +65,8 @@ pub struct WriterParts {
     pub room: DiskRoom,
     /// Capacity of the commit queue.
     pub commits: usize,
+    /// Of a ledger whose log is in an engine: its role, and the requests to take over.
+    pub node: Option<(Arc<Role>, Receiver<()>)>,
 }
 
 /// The state of the writer thread.
@@ -93,7 +97,12 @@ pub fn spawn(engine: Engine, parts: WriterParts) -> (Ledger, Notifications) {
     let watches = parts.sup.watch_disks("snapshot", 2);
     let snapshotter = engine.snapshotter().watch_disk(watches);
     let random = Arc::clone(engine.random());
-    let gate = Arc::new(Gate::new(parts.clock.clone(), parts.room));
+    let role = parts.node.as_ref().map(|(role, _)| Arc::clone(role));
+    let gate = Arc::new(Gate::new(parts.clock.clone(), parts.room, role));
+    let node = parts.node.map(|(role, claims)| {
+        let (clock, health) = (parts.clock.clone(), Arc::clone(&parts.health));
+        Node::new(role, claims, clock, health)
+    });
     let writer = Writer {
         commits,
         answers,
@@ -112,8 +121,8 @@ pub fn spawn(engine: Engine, parts: WriterParts) -> (Ledger, Notifications) {
     let (closed, handle) = (Arc::clone(&gate), parts.sup.clone());
     parts.sup.spawn_owner(
         &WRITER,
-        engine,
-        move |engine, ctx| writer.run(engine, ctx),
+        (engine, node),
+        move |(engine, node), ctx| writer.run(engine, node, ctx),
         move || {
             closed.close(BROKEN);
             handle.set_fatal("the ledger's writer panicked; it starts again from its log");
@@ -138,19 +147,25 @@ pub fn spawn(engine: Engine, parts: WriterParts) -> (Ledger, Notifications) {
 }
 
 impl Writer {
-    fn run(&self, mut engine: Engine, ctx: &ThreadCtx) {
+    fn run(&self, mut engine: Engine, mut node: Option<Node>, ctx: &ThreadCtx) {
         loop {
-            match self
-                .commits
-                .recv(&ctx.shutdown, Deadline::within(self.pause(&engine)))
-            {
-                Recv::Item(job) => self.tick(&mut engine, job.take()),
-                Recv::Timeout => self.tick(&mut engine, None),
+            let pause = self.pause(&engine, node.as_ref());
+            let first = match self.commits.recv(&ctx.shutdown, Deadline::within(pause)) {
+                Recv::Item(job) => job.take(),
+                Recv::Timeout => None,
                 Recv::Shutdown | Recv::Closed => break,
+            };
+            match &mut node {
+                Some(node) => self.step(&mut engine, node, first),
+                None => self.tick(&mut engine, None, first),
             }
         }
         while let Some(job) = self.commits.try_recv() {
-            self.tick(&mut engine, job.take());
+            let first = job.take();
+            match &mut node {
+                Some(node) => self.step(&mut engine, node, first),
+                None => self.tick(&mut engine, None, first),
+            }
         }
         self.last_snapshot(&mut engine);
         // The queue also closes when an embedder drops its handles before it drains.
@@ -163,8 +178,87 @@ impl Writer {
         self.gate.closed(&self.shared).is_none().then_some(next)
     }
 
-    /// Time until the next hold expires, at most [`IDLE`].
-    fn pause(&self, engine: &Engine) -> Duration {
+    /// One step of a node of a shared ledger.
+    fn step(&self, engine: &mut Engine, node: &mut Node, first: Option<Job>) {
+        if node.is_held() {
+            // Nothing is decided before it is known what the books are.
+            self.refuse(first, "an earlier commit has no known outcome yet");
+            if let Some(settled) = node.settle(engine) {
+                self.settled(settled);
+            }
+            return;
+        }
+        if engine.epoch().is_some() {
+            return self.tick(engine, Some(node), first);
+        }
+        self.refuse(first, "this node of the ledger is a standby");
+        match node.stand_by(engine) {
+            Ok(0) => {}
+            Ok(_) => {
+                self.notify();
+                self.report();
+                if let Some(job) = engine.begin_snapshot(false) {
+                    self.hand_to_snapshotter(job);
+                }
+            }
+            Err(Stop::Lost(why)) => {
+                node.role.set_lost();
+                self.health.store_failed(&why);
+                tracing::error!(event = "engine_lost_data", reason = why);
+            }
+            Err(Stop::Broken(why)) => {
+                self.gate.close(BROKEN);
+                self.health.store_failed(&why);
+                self.sup.set_fatal(&why);
+            }
+        }
+    }
+
+    /// Answers a job that came before the gate was closed, and those behind it.
+    fn refuse(&self, first: Option<Job>, why: &str) {
+        let mut next = first;
+        while let Some(job) = next {
+            let closed = self.gate.closed(&self.shared);
+            (job.reply)(Err(closed.map_or_else(
+                || SubmitError::Unable(why.to_owned()),
+                SubmitError::Closed,
+            )));
+            next = self.commits.try_recv().and_then(Queued::take);
+        }
+    }
+
+    fn settled(&self, settled: Settled) {
+        let Settled {
+            requests,
+            replies,
+            result,
+        } = settled;
+        if result.is_ok() {
+            self.notify();
+        }
+        if let Err(e) = &result {
+            self.failed(e);
+        }
+        self.hand_to_answerer(Decided {
+            requests,
+            replies,
+            result,
+        });
+        self.report();
+    }
+
+    fn notify(&self) {
+        for notifications in &self.notifications {
+            // The queue keeps one notification, which is enough; a reader that ended needs none.
+            let _ = notifications.try_send(());
+        }
+    }
+
+    /// Time until the next hold expires, at most [`IDLE`]; shorter while a standby follows, and while a commit has no outcome.
+    fn pause(&self, engine: &Engine, node: Option<&Node>) -> Duration {
+        if node.is_some_and(|node| node.is_held() || engine.epoch().is_none()) {
+            return FOLLOW;
+        }
         let due = self
             .next_expiry(engine)
             .map(|at| Duration::from_millis(at.0.saturating_sub(self.clock.unix_ms())));
@@ -172,7 +266,7 @@ impl Writer {
     }
 
     /// One batch: the first job and those queued behind it, or only the holds that are due.
-    fn tick(&self, engine: &mut Engine, first: Option<Job>) {
+    fn tick(&self, engine: &mut Engine, node: Option<&mut Node>, first: Option<Job>) {
         let now = Timestamp(self.clock.unix_ms());
         if first.is_none() && self.next_expiry(engine).is_none_or(|at| at > now) {
             return;
@@ -190,14 +284,23 @@ impl Writer {
             self.metrics
                 .commit_seconds
                 .observe(self.clock.now().duration_since(started).as_secs_f64());
-            for notifications in &self.notifications {
-                // The queue keeps one notification, which is enough; a reader that ended needs
-                // none.
-                let _ = notifications.try_send(());
-            }
+            self.notify();
         }
         if let Err(e) = &result {
             self.failed(e);
+        }
+        if let Some(node) = node {
+            match &result {
+                Ok(_) => self.health.engine(None),
+                Err(CommitError::Undecided(_)) => {
+                    node.hold(requests, replies);
+                    return;
+                }
+                Err(CommitError::Standby) => node.role.set_active(false),
+                Err(CommitError::Lost(_)) => node.role.set_lost(),
+                Err(e @ CommitError::Unavailable(_)) => self.health.engine(Some(&e.to_string())),
+                Err(_) => {}
+            }
         }
         if !replies.is_empty() {
             self.hand_to_answerer(Decided {
@@ -235,7 +338,11 @@ impl Writer {
     }
 
     fn failed(&self, e: &CommitError) {
-        tracing::error!(event = "commit_failed", error = %e);
+        if matches!(e, CommitError::Standby) {
+            tracing::warn!(event = "ledger_fenced");
+        } else {
+            tracing::error!(event = "commit_failed", error = %e);
+        }
         match e {
             CommitError::Broken(_) => {
                 self.gate.close(BROKEN);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ron_crypto::hash::sha256;
 use ron_kernel::Deadline;
-use ron_tlog::store::{Refusal, StoreError};
+use ron_tlog::store::{LogUpkeep, Refusal, StoreError};
 use ron_tlog::tree::empty_root;
 
 use crate::connection::{Param, Rows, Waiter};
@@ -21,6 +21,19 @@ const EXPIRED_MAX: i64 = 10_000;
 pub struct Upkeep {
     options: PgLogOptions,
     waiter: Arc<Waiter>,
+}
+
+impl LogUpkeep for Upkeep {
+    fn install(&mut self, deadline: Deadline) -> Result<(), StoreError> {
+        Self::install(self, deadline)
+    }
+
+    fn tend(&mut self, deadline: Deadline) -> Result<u32, StoreError> {
+        let ahead = self.ahead(deadline)?;
+        self.freeze_closed(deadline)?;
+        self.forget_expired(deadline)?;
+        Ok(ahead)
+    }
 }
 
 impl Upkeep {

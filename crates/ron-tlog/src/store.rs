@@ -384,6 +384,23 @@ pub trait LogBeat: Send {
     fn observe(&mut self, deadline: Deadline) -> Result<u64, StoreError>;
 }
 
+/// The housekeeping of a log in an engine, through a session of its own. Each node does it; what another has done is done.
+pub trait LogUpkeep: Send {
+    /// Makes what the log needs, if it is missing.
+    fn install(&mut self, deadline: Deadline) -> Result<(), StoreError>;
+
+    /// Makes room ahead of need and removes what has expired. Returns how many partitions are ready beyond the one in use.
+    fn tend(&mut self, deadline: Deadline) -> Result<u32, StoreError>;
+}
+
+/// The sessions of one node with a log in an engine. Each may wait without the others.
+pub struct LogSessions {
+    pub batches: Box<dyn LogStore>,
+    pub checkpoints: Box<dyn LogStore>,
+    pub beat: Box<dyn LogBeat>,
+    pub upkeep: Box<dyn LogUpkeep>,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

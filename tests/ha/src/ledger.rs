@@ -42,7 +42,7 @@ where
 
 /// Claims the ledger from its present holder, and waits for the outcome.
 fn try_take_over(node: &mut Engine) -> Result<(), CopyError> {
-    let seen = node.epoch_seen(soon())?;
+    let seen = node.log_head(soon())?.epoch;
     loop {
         match node.claim(seen, &[], T0, soon()) {
             Err(CopyError::Log(LogError::Store(StoreError::Unknown(_)))) => {}

@@ -7,6 +7,8 @@
 pub mod cluster;
 pub mod contract;
 pub mod ledger;
+#[cfg(all(test, feature = "postgres"))]
+mod ledgers;
 pub mod log;
 pub mod memory;
 #[cfg(feature = "postgres")]

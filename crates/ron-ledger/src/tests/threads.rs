@@ -48,6 +48,7 @@ fn rig_by(clock: SharedClock) -> Rig {
         health: Arc::new(NoHealth),
         room: DiskRoom::unlimited(),
         commits: 64,
+        node: None,
     };
     let (ledger, _notifications) = spawn(engine, parts);
     Rig { ledger, sup, disk }

@@ -209,6 +209,9 @@ pub struct Closed {
     pub cause: ClosedCause,
     /// What failed, and what the operator must do.
     pub detail: String,
+    /// URL of the node that writes, when this one is a standby and knows it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub active: Option<String>,
 }
 
 /// Kind of the failure that closed a ledger for writing.
@@ -223,17 +226,30 @@ pub enum ClosedCause {
     Broken,
     /// The machine's date was wrong when the ledger started.
     DateUnknown,
+    /// Another node writes; this one is a standby.
+    NotActive,
+    /// The engine of the log lost or changed what it had acknowledged.
+    EngineLostData,
 }
 
 /// Code of the response (503) to a write while the ledger is closed, given by the ledger or by the
 /// wallet. `details` contains the reason, a [`Closed`].
 pub const LEDGER_CLOSED: &str = "ledger_closed";
+/// Code of the response (503) of a standby to a write; `details.active` is the URL of the node that writes, if it is known.
+pub const NOT_ACTIVE: &str = "not_active";
 /// Code of a read that the history is not far enough for; the ledger itself is well.
 pub const HISTORY_BEHIND: &str = "history_behind";
 
 impl Closed {
     /// The response to a write that was rejected; nothing was done.
     pub fn problem(&self) -> Problem {
+        if self.cause == ClosedCause::NotActive {
+            let title = "This node of the ledger is a standby";
+            return Problem::new(503, NOT_ACTIVE, title, self.detail.clone())
+                .with_details(serde_json::json!({"active": self.active}))
+                .retryable(true)
+                .with_retry_after(1);
+        }
         // Needs action by the operator, so the retry delay is long; the request itself is valid.
         Problem::new(
             503,
@@ -261,6 +277,10 @@ impl ClosedCause {
             }
             Self::DateUnknown => {
                 "correct the date of the ledger's host, or run `ron clock accept` if it is right"
+            }
+            Self::NotActive => "send writes to the node that is active",
+            Self::EngineLostData => {
+                "keep the data directories of all nodes as they are, and find out what the database lost: nothing is written meanwhile"
             }
         }
     }

@@ -20,8 +20,8 @@ mod terms;
 pub use answer::{CommitAnswer, EntryAnswer, Event, EventPage, PrivateFacts, Receipt, RefusalCode};
 pub use document::{
     AccountDoc, AssetDoc, AssetPage, BalanceDoc, BudgetDoc, ClassTotal, Closed, ClosedCause,
-    EpochDoc, EpochState, HISTORY_BEHIND, Head, HoldDoc, LEDGER_CLOSED, ListedAsset, ReversalsDoc,
-    TrialBalance,
+    EpochDoc, EpochState, HISTORY_BEHIND, Head, HoldDoc, LEDGER_CLOSED, ListedAsset, NOT_ACTIVE,
+    ReversalsDoc, TrialBalance,
 };
 pub use entry::Entry;
 pub use kind::EntryKind;

@@ -26,6 +26,7 @@ mod sql;
 use std::io;
 
 use ron_kernel::{Deadline, Random, SharedNet};
+use ron_tlog::store::LogSessions;
 pub use ron_tlog::store::{Refusal, Writer};
 
 use crate::store::Migration;
@@ -51,7 +52,18 @@ crate::choice! {
     }
 }
 
-/// Where records are that several nodes share.
+#[cfg(feature = "postgres")]
+impl EngineDurability {
+    const fn of_engine(self) -> ron_pg::Durability {
+        match self {
+            Self::Standby => ron_pg::Durability::Standby,
+            Self::Quorum => ron_pg::Durability::Quorum,
+            Self::Storage => ron_pg::Durability::Storage,
+        }
+    }
+}
+
+/// Where records and logs are that several nodes share.
 #[derive(Clone, Debug)]
 pub struct Engine {
     /// As libpq takes it: a URL, or pairs of a name and a value.
@@ -92,14 +104,43 @@ impl Engine {
             conninfo: self.url.clone(),
             schema: self.schema.clone(),
             node: format!("{:016x}{:016x}", random.u64(), random.u64()),
-            durability: match self.durability {
-                EngineDurability::Standby => ron_pg::Durability::Standby,
-                EngineDurability::Quorum => ron_pg::Durability::Quorum,
-                EngineDurability::Storage => ron_pg::Durability::Storage,
-            },
+            durability: self.durability.of_engine(),
             migrations,
         };
         Ok(Box::new(PgRecords::new(options, waiter)))
+    }
+
+    /// The sessions of one node with a log. `holder` is unique for each start of a process.
+    #[cfg(feature = "postgres")]
+    pub fn log_sessions(
+        &self,
+        log: &str,
+        holder: &str,
+        net: &SharedNet,
+    ) -> io::Result<LogSessions> {
+        let waiter = || {
+            let (_trigger, never) = ron_kernel::Shutdown::pair();
+            ron_pg::Waiter::new(&**net, &never)
+        };
+        let mut options = ron_pg::PgLogOptions::new(&self.url, &self.schema, log, holder);
+        options.durability = self.durability.of_engine();
+        Ok(LogSessions {
+            batches: Box::new(ron_pg::PgLogStore::new(options.clone(), waiter()?)),
+            checkpoints: Box::new(ron_pg::PgLogStore::new(options.clone(), waiter()?)),
+            beat: Box::new(ron_pg::PgLogBeat::new(options.clone(), waiter()?)),
+            upkeep: Box::new(ron_pg::Upkeep::new(options, waiter()?)),
+        })
+    }
+
+    /// This program was built without an engine: [`Engine::fault`] has said so.
+    #[cfg(not(feature = "postgres"))]
+    pub fn log_sessions(
+        &self,
+        _log: &str,
+        _holder: &str,
+        _net: &SharedNet,
+    ) -> io::Result<LogSessions> {
+        Err(io::ErrorKind::Unsupported.into())
     }
 
     /// This program was built without an engine: [`Engine::fault`] has said so.

@@ -83,6 +83,7 @@ impl Starter {
             health: Arc::new(NoHealth),
             room: DiskRoom::unlimited(),
             commits: 64,
+            node: None,
         };
         let (ledger, notifications) = spawn(engine, parts);
         Ok(Running {

@@ -102,8 +102,9 @@ fn config<S: Service>(ip: IpAddr, disk: Option<&SharedDisk>, more: &str) -> Conf
         Some(_) => "data_dir = \"/sim/data\"",
         None => "amnesia = true",
     };
+    // Twelve copies of a request of each client have room: above half of the limit the peer with the most is refused new ones.
     let text = format!(
-        "{data}\ninsecure_loopback = true\nmax_conns = 64\n\
+        "{data}\ninsecure_loopback = true\nmax_conns = 128\n\
          bind_addr = \"{ip}:80\"\nhealth_addr = \"{ip}:81\"\n\
          [http]\nworkers = 2\n{more}"
     );

@@ -1,0 +1,227 @@
+//! The role of this node of a ledger whose log is in an engine: the holder, which writes, or a standby, which follows. Also the
+//! threads that give the holder's sign of life, watch for it, and keep the engine's tables.
+//!
+//! ```text
+//!  led-beat: the holder counts up each second; a standby sees the same count for `takeover_after` ──> led-writer: claim
+//! ```
+//!
+//! **Invariant:** no clock of another machine is read. What fences a holder is the epoch, not the beat.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use ron_kernel::{Deadline, Sender, SharedClock, Snapshot, ThreadCtx};
+use ron_proto::ledger::{Closed, ClosedCause};
+use ron_service::ReadyBoard;
+use ron_tlog::store::{LogBeat, LogUpkeep, StoreError};
+
+/// How often the holder counts up.
+const BEAT: Duration = Duration::from_secs(1);
+/// How often a standby looks.
+const POLL: Duration = Duration::from_millis(250);
+/// Maximum time of a call of these threads.
+const CALL: Duration = Duration::from_secs(2);
+/// How often the engine's tables are tended.
+const TEND: Duration = Duration::from_secs(10);
+/// Readiness cause: the engine of the log.
+pub const CAUSE: &str = "engine";
+
+/// What this node is, for all threads.
+#[derive(Debug)]
+pub struct Role {
+    /// URL under which clients reach this node.
+    node: String,
+    active: AtomicBool,
+    lost: AtomicBool,
+    /// URL of the node that writes, as the engine showed it last.
+    holder: Snapshot<Option<String>>,
+}
+
+/// The name of a claimant: the node's URL, and what tells this start of its process from others.
+pub fn holder_name(node: &str, start: u64) -> String {
+    format!("{node}#{start:016x}")
+}
+
+impl Role {
+    pub fn standby(node: &str) -> Self {
+        Self {
+            node: node.to_owned(),
+            active: AtomicBool::new(false),
+            lost: AtomicBool::new(false),
+            holder: Snapshot::new(None),
+        }
+    }
+
+    pub fn is_active(&self) -> bool {
+        self.active.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn set_active(&self, active: bool) {
+        self.active.store(active, Ordering::SeqCst);
+    }
+
+    pub(crate) fn set_lost(&self) {
+        self.lost.store(true, Ordering::SeqCst);
+    }
+
+    /// Notes who holds the log. True when that is an earlier process of this node, which has ended: two cannot have the data
+    /// directory.
+    pub(crate) fn see(&self, holder: &str) -> bool {
+        let url = holder.rsplit_once('#').map(|(url, _)| url.to_owned());
+        let own = url.as_ref() == Some(&self.node);
+        if self.holder.with(|known| *known != url) {
+            self.holder.store(url);
+        }
+        own
+    }
+
+    /// Why this node writes nothing, or `None` for the holder.
+    pub(crate) fn closed(&self) -> Option<Closed> {
+        let closed = |cause: ClosedCause, why: &str, active| Closed {
+            cause,
+            detail: format!("{why}: nothing was done; {}", cause.hint()),
+            active,
+        };
+        if self.lost.load(Ordering::SeqCst) {
+            let why = "the engine of the ledger's log lost what it had acknowledged";
+            return Some(closed(ClosedCause::EngineLostData, why, None));
+        }
+        if self.is_active() {
+            return None;
+        }
+        let holder = self.holder.with(Clone::clone);
+        let holder = holder.filter(|url| *url != self.node);
+        let why = match &holder {
+            Some(url) => format!("this node of the ledger is a standby of {url}"),
+            None => {
+                "this node of the ledger is a standby, and no node is known to be active".into()
+            }
+        };
+        Some(closed(ClosedCause::NotActive, &why, holder))
+    }
+}
+
+/// Whether a standby has seen the same count for long enough.
+#[derive(Debug, Default)]
+struct SameBeat {
+    /// The count, and since when successful reads have shown it.
+    seen: Option<(u64, Instant)>,
+}
+
+impl SameBeat {
+    /// A read that failed says nothing of the holder: the watch begins again.
+    fn observe(&mut self, beat: Option<u64>, now: Instant, after: Duration) -> bool {
+        match (beat, self.seen) {
+            (Some(beat), Some((same, since))) if beat == same => now.duration_since(since) >= after,
+            (Some(beat), _) => {
+                self.seen = Some((beat, now));
+                false
+            }
+            (None, _) => {
+                self.seen = None;
+                false
+            }
+        }
+    }
+}
+
+/// The body of led-beat.
+pub fn run_beat(
+    ctx: &ThreadCtx,
+    beat: Option<&mut Box<dyn LogBeat>>,
+    role: &Role,
+    claims: &Sender<()>,
+    takeover_after: Duration,
+    clock: &SharedClock,
+) {
+    let Some(beat) = beat else {
+        // Without an engine the thread only idles, so that the topology table stays true.
+        return ctx.wait_for_shutdown();
+    };
+    let mut same = SameBeat::default();
+    let mut pause = POLL;
+    while !ctx.shutdown.wait(Deadline::within(pause)) {
+        let by = Deadline::within(CALL);
+        if role.is_active() {
+            pause = BEAT;
+            same = SameBeat::default();
+            // A lost beat delays nothing but a takeover that is not wanted; the writer reports the engine.
+            let _ = beat.beat(by);
+            continue;
+        }
+        pause = POLL;
+        let seen = beat.observe(by).ok();
+        if same.observe(seen, clock.now(), takeover_after) {
+            same = SameBeat::default();
+            let _ = claims.try_send(()); // full: a claim is wanted already
+        }
+    }
+}
+
+/// The body of led-upkeep.
+pub fn run_upkeep(ctx: &ThreadCtx, upkeep: Option<&mut Box<dyn LogUpkeep>>, ready: &ReadyBoard) {
+    let Some(upkeep) = upkeep else {
+        return ctx.wait_for_shutdown();
+    };
+    let mut is_installed = false;
+    while !ctx.shutdown.is_set() {
+        let by = Deadline::within(CALL);
+        let done = if is_installed {
+            upkeep.tend(by).map(|_| ())
+        } else {
+            upkeep.install(by)
+        };
+        match done {
+            Ok(()) => is_installed = true,
+            Err(StoreError::Refused(_) | StoreError::Unknown(_)) => {}
+            Err(error) => ready.degrade(CAUSE, format!("the tables of the log: {error}")),
+        }
+        let pause = if is_installed { TEND } else { POLL };
+        ctx.shutdown.wait(Deadline::within(pause));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ron_kernel::{Clock as _, SystemClock};
+
+    use super::*;
+
+    #[test]
+    fn a_holder_is_silent_when_successful_reads_show_the_same_count_long_enough() {
+        let begin = SystemClock.now();
+        let at = |ms| begin + Duration::from_millis(ms);
+        let after = Duration::from_secs(3);
+        let mut same = SameBeat::default();
+        assert!(!same.observe(Some(7), at(0), after));
+        assert!(!same.observe(Some(7), at(2_900), after));
+        assert!(same.observe(Some(7), at(3_000), after));
+        assert!(!same.observe(Some(8), at(3_100), after));
+        assert!(!same.observe(None, at(6_000), after));
+        assert!(
+            !same.observe(Some(8), at(6_100), after),
+            "the watch began again"
+        );
+        assert!(same.observe(Some(8), at(9_100), after));
+    }
+
+    #[test]
+    fn a_standby_names_the_node_that_writes() {
+        let role = Role::standby("http://10.0.0.1:7460");
+        let closed = role.closed().unwrap();
+        assert_eq!(
+            (closed.cause, closed.active),
+            (ClosedCause::NotActive, None)
+        );
+        assert!(!role.see(&holder_name("http://10.0.0.2:7460", 5)));
+        let closed = role.closed().unwrap();
+        assert_eq!(closed.active.as_deref(), Some("http://10.0.0.2:7460"));
+        assert_eq!(closed.problem().code, "not_active");
+        assert!(role.see(&holder_name("http://10.0.0.1:7460", 4)));
+        assert_eq!(role.closed().unwrap().active, None, "it is not active now");
+        role.set_active(true);
+        assert_eq!(role.closed(), None);
+        role.set_lost();
+        assert_eq!(role.closed().unwrap().cause, ClosedCause::EngineLostData);
+    }
+}

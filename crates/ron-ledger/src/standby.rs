@@ -1,0 +1,185 @@
+//! What the writer's thread does on a node of a shared ledger beside committing: it follows the holder, takes over from it, and
+//! finds out what became of a commit without a known outcome.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ron_kernel::{Deadline, Receiver, SharedClock};
+use ron_proto::Timestamp;
+use ron_tlog::append::EngineError as LogError;
+use ron_tlog::store::StoreError;
+
+use crate::copies::{CopyError, Resolved};
+use crate::core::State;
+use crate::engine::{CommitError, Committed, Engine, Request};
+use crate::health::Health;
+use crate::ledger::Reply;
+use crate::role::Role;
+
+/// Maximum time of a call to the engine, in which no commit is taken.
+const CALL: Duration = Duration::from_secs(1);
+/// How often the engine is asked who holds the log.
+const POLL: Duration = Duration::from_secs(1);
+/// Pause between two reads of what the holder has written.
+pub(crate) const FOLLOW: Duration = Duration::from_millis(50);
+
+/// Why a node stops for good.
+pub(crate) enum Stop {
+    /// The engine has lost data.
+    Lost(String),
+    /// The holder's entries are not those that this program would decide.
+    Broken(String),
+}
+
+/// What the writer knows beside the books.
+pub(crate) struct Node {
+    pub role: Arc<Role>,
+    /// From the thread that watches the holder: it is silent.
+    pub claims: Receiver<()>,
+    pub clock: SharedClock,
+    pub health: Arc<dyn Health>,
+    /// A commit without a known outcome, with its callers.
+    held: Option<(Vec<Request>, Vec<Reply>)>,
+    /// A claim of this epoch has no known outcome.
+    claiming: Option<u64>,
+    poll_at: Deadline,
+}
+
+/// A commit that had no known outcome has one, or its callers have to be told that it has none here.
+pub(crate) struct Settled {
+    pub requests: Vec<Request>,
+    pub replies: Vec<Reply>,
+    pub result: Result<Committed, CommitError>,
+}
+
+impl Node {
+    pub fn new(
+        role: Arc<Role>,
+        claims: Receiver<()>,
+        clock: SharedClock,
+        health: Arc<dyn Health>,
+    ) -> Self {
+        Self {
+            role,
+            claims,
+            clock,
+            health,
+            held: None,
+            claiming: None,
+            poll_at: Deadline::within(Duration::ZERO),
+        }
+    }
+
+    /// Whether nothing can be committed before an earlier commit has an outcome.
+    pub const fn is_held(&self) -> bool {
+        self.held.is_some()
+    }
+
+    /// Keeps the callers of a commit without a known outcome.
+    pub fn hold(&mut self, requests: Vec<Request>, replies: Vec<Reply>) {
+        self.held = Some((requests, replies));
+    }
+
+    /// Asks the engine once more what became of the commit that is held.
+    pub fn settle(&mut self, engine: &mut Engine) -> Option<Settled> {
+        self.held.as_ref()?;
+        let result = match engine.resolve(Deadline::within(CALL)) {
+            Ok(Resolved::Done(committed)) => Ok(committed),
+            Ok(Resolved::NotDone | Resolved::Nothing) => Err(CommitError::Unavailable(
+                "the engine of the log did not take the entries".to_owned(),
+            )),
+            // The new holder's log has them or not.
+            Err(CommitError::Standby) => {
+                self.role.set_active(false);
+                Err(CommitError::Undecided(
+                    "another node holds the ledger now".to_owned(),
+                ))
+            }
+            Err(error @ (CommitError::Undecided(_) | CommitError::Unavailable(_))) => {
+                self.health.engine(Some(&error.to_string()));
+                return None;
+            }
+            Err(error) => Err(error),
+        };
+        let (requests, replies) = self.held.take()?;
+        Some(Settled {
+            requests,
+            replies,
+            result,
+        })
+    }
+
+    /// One step of a standby; the number of entries that came.
+    pub fn stand_by(&mut self, engine: &mut Engine) -> Result<u64, Stop> {
+        self.role.set_active(false);
+        let by = || Deadline::within(CALL);
+        let followed = engine.follow(by());
+        let came = self.judge(followed)?.unwrap_or(0);
+        let silent = self.claims.try_recv().is_some();
+        if self.claiming.is_none() && (silent || self.poll_at.expired()) {
+            self.poll_at = Deadline::within(POLL);
+            let seen = engine.log_head(by());
+            let Some(head) = self.judge(seen)? else {
+                return Ok(came);
+            };
+            // An earlier process of this node has ended: this one has its directory.
+            if self.role.see(&head.holder) || silent {
+                self.claiming = Some(head.epoch);
+            }
+            let what = self.role.closed();
+            self.health
+                .standby(what.as_ref().map(|closed| closed.detail.as_str()));
+        }
+        if let Some(seen) = self.claiming {
+            self.claim(engine, seen)?;
+        }
+        Ok(came)
+    }
+
+    fn claim(&mut self, engine: &mut Engine, seen: u64) -> Result<(), Stop> {
+        let now = Timestamp(self.clock.unix_ms());
+        let claimed = engine.claim(seen, &[], now, Deadline::within(CALL));
+        if matches!(
+            &claimed,
+            Err(CopyError::Log(LogError::Store(StoreError::Unknown(_))))
+        ) {
+            return Ok(()); // the same claim is waited for
+        }
+        self.claiming = None;
+        if matches!(
+            &claimed,
+            Err(CopyError::Log(LogError::Store(StoreError::Fenced)))
+        ) {
+            return Ok(()); // another node was first
+        }
+        if self.judge(claimed)?.is_some() {
+            self.clock.resume_after(engine.shared().state(State::ts).0);
+            self.role.set_active(true);
+            self.health.standby(None);
+            tracing::info!(
+                event = "ledger_active",
+                epoch = engine.epoch(),
+                seq = engine.shared().head()
+            );
+        }
+        Ok(())
+    }
+
+    /// Reports what a call says of the engine; `None` when it has to be made again.
+    fn judge<T>(&self, outcome: Result<T, CopyError>) -> Result<Option<T>, Stop> {
+        match outcome {
+            Ok(value) => {
+                self.health.engine(None);
+                Ok(Some(value))
+            }
+            Err(CopyError::Entry(error)) => Err(Stop::Broken(error.to_string())),
+            Err(CopyError::Log(LogError::Store(
+                error @ (StoreError::Lost(_) | StoreError::Damaged(_)),
+            ))) => Err(Stop::Lost(error.to_string())),
+            Err(CopyError::Log(error)) => {
+                self.health.engine(Some(&error.to_string()));
+                Ok(None)
+            }
+        }
+    }
+}
