@@ -430,6 +430,8 @@ impl Loan<'_> {
                     let _ = to.wake.try_send(Published); // full: a wake-up is already pending
                 }
             }
+            // The holder of a log in an engine has to sign first. When it does not in time, the pace reports it.
+            Err(CheckpointError::NoneYet) => {}
             Err(error) => {
                 let (error, now_ms) = (error.to_string(), room.clock.unix_ms());
                 if let Some(repeats) = self.failures.failed(&error, now_ms) {

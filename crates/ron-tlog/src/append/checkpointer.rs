@@ -69,6 +69,10 @@ impl EngineCheckpoints {
             // The entries come with what this node reads next.
             return Err(CheckpointError::NoneYet);
         }
+        if size < shared.published_size() {
+            // What is published is evidence: it is not taken back for what another node has signed before.
+            return Err(CheckpointError::NoneYet);
+        }
         let origin = Some(shared.meta.origin.as_str());
         let read = match &self.verifiers[..] {
             [] => Checkpoint::read_unverified(&text, origin),
@@ -204,6 +208,10 @@ impl Checkpointer {
         }
         let note = note.to_string();
         if let Some(engine) = &mut self.engine {
+            if engine.epoch.load(Ordering::SeqCst) == 0 {
+                // A standby shows the notes of the holder, which has cosignatures of its own added.
+                return Err(CheckpointError::Superseded);
+            }
             engine.put(last.checkpoint.size, &note)?;
         }
         self.store(last.checkpoint.clone(), note)

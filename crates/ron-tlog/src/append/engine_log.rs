@@ -27,7 +27,9 @@ use super::log::{Encoded, Log, LogOptions, Record};
 use super::reader::LogReader;
 use crate::checkpoint::Checkpoint;
 use crate::note::NoteSigner;
-use crate::store::{Batch, Head, LogStore, Place, StoreError, Tail, Writer, check_extends};
+use crate::store::{
+    Batch, Head, LogStore, Place, StoreError, StoredBatch, Tail, Writer, check_extends,
+};
 use crate::tree::Hash;
 use ron_files::Disk;
 
@@ -48,8 +50,6 @@ pub enum EngineError {
     Open(#[from] OpenError),
     #[error(transparent)]
     Read(#[from] ReadError),
-    #[error(transparent)]
-    Checkpoint(#[from] CheckpointError),
     /// This node has not claimed the log.
     #[error("this node is a standby of the log: the holder writes it")]
     Standby,
@@ -171,14 +171,14 @@ impl EngineLog {
         self.log.poisoned()
     }
 
-    /// Entries that were read and have vanished with a primary before they were final.
-    pub fn cut(&self) -> u64 {
-        self.tail.cut()
-    }
-
-    /// The newest head that the engine shows. Provisional.
+    /// The newest head that the engine shows. Provisional. A holder that sees the claim of another node is a standby from then on,
+    /// unless an append has no known outcome: [`EngineLog::resolve`] says that.
     pub fn head(&mut self, deadline: Deadline) -> Result<Head, EngineError> {
-        Ok(self.store.head(deadline)?)
+        let head = self.store.head(deadline)?;
+        if self.pending.is_none() && self.epoch().is_some_and(|own| own < head.epoch) {
+            self.set_epoch(None);
+        }
+        Ok(head)
     }
 
     /// Reads on as a standby. Returns the indexes of the entries that came; an empty range
@@ -187,9 +187,7 @@ impl EngineLog {
         let from = self.log.size();
         let store = &mut *self.store;
         let read = self.tail.follow(store, self.read_bytes, deadline)?;
-        for stored in &read {
-            self.take(&stored.batch)?;
-        }
+        self.take(&read)?;
         Ok(from..self.log.size())
     }
 
@@ -215,11 +213,8 @@ impl EngineLog {
                 let why = format!("it has {} entries and does not return them", head.size);
                 return Err(lost(why));
             }
-            for stored in &read {
-                self.take(&stored.batch)?;
-            }
+            self.take(&read)?;
         }
-        self.tail = Tail::after(self.log.size());
         self.check(&head, known)?;
         self.set_epoch(Some(head.epoch));
         self.pending = None;
@@ -262,7 +257,7 @@ impl EngineLog {
         );
         match done {
             Ok(_) => {
-                self.finish(Pending { batch, encoded })?;
+                self.copy(encoded, &batch)?;
                 Ok(first)
             }
             Err(StoreError::Fenced) => {
@@ -300,22 +295,25 @@ impl EngineLog {
         let Some(pending) = self.pending.take().filter(|_| resolution.done) else {
             return Ok(None);
         };
-        let place = pending.batch.place;
-        self.finish(pending)?;
-        Ok(Some(place.first..place.end()))
+        let Pending { batch, encoded } = pending;
+        self.copy(encoded, &batch)?;
+        Ok(Some(batch.place.first..batch.place.end()))
     }
 
-    /// Writes a batch that the engine has to the copy, and shows it to readers.
-    fn finish(&mut self, pending: Pending) -> Result<(), EngineError> {
-        self.log.copy_batch(pending.encoded, &pending.batch.frame)?;
-        self.tail = Tail::after(self.log.size());
+    /// Adds final batches of the engine to the copy.
+    fn take(&mut self, read: &[StoredBatch]) -> Result<(), EngineError> {
+        for stored in read {
+            let encoded = self.decode(&stored.batch)?;
+            self.copy(encoded, &stored.batch)?;
+        }
         Ok(())
     }
 
-    /// Adds a final batch of the engine to the copy.
-    fn take(&mut self, batch: &Batch) -> Result<(), EngineError> {
-        let encoded = self.decode(batch)?;
-        Ok(self.log.copy_batch(encoded, &batch.frame)?)
+    /// Writes a batch that is final to the copy, and shows it to readers.
+    fn copy(&mut self, encoded: Encoded, batch: &Batch) -> Result<(), EngineError> {
+        self.log.copy_batch(encoded, &batch.frame)?;
+        self.tail = Tail::after(self.log.size());
+        Ok(())
     }
 
     /// Checks that a batch of the engine is whole and continues this tree.

@@ -41,8 +41,8 @@ impl Log {
         options: LogOptions,
         salt: Salt,
     ) -> Result<(Self, Option<Checkpoint>), OpenError> {
-        let again = (Arc::clone(&disk), options.clone(), salt.clone());
-        let opened = Self::open_as(again.0, dir, again.1, Some(again.2));
+        let open = || Self::open_as(Arc::clone(&disk), dir, options.clone(), Some(salt.clone()));
+        let opened = open();
         if !matches!(opened, Err(OpenError::Damaged { .. })) {
             return opened;
         }
@@ -53,7 +53,7 @@ impl Log {
             disk.remove(&path)
                 .map_err(OpenError::io("removing the damaged", &path))?;
         }
-        Self::open_as(disk, dir, options, Some(salt))
+        open()
     }
 
     fn open_as(
