@@ -39,8 +39,9 @@ const PROJECTION_LAG: Follower = Follower {
 const PROJECTION_RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// Readiness causes beside those of other modules.
-const CAUSES: [&str; 7] = [
-    "engine",
+const CAUSES: [&str; 8] = [
+    role::ENGINE,
+    role::TABLES,
     "log",
     "projection",
     "snapshot",
@@ -247,8 +248,8 @@ impl Health for Readiness {
     }
     fn engine(&self, why: Option<&str>) {
         match why {
-            Some(why) => self.0.missing(role::CAUSE, why),
-            None => self.0.present(role::CAUSE),
+            Some(why) => self.0.missing(role::ENGINE, why),
+            None => self.0.present(role::ENGINE),
         }
     }
     fn standby(&self, what: Option<&str>) {

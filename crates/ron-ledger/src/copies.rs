@@ -104,16 +104,11 @@ impl Engine {
         Ok(self.shared_log()?.head(deadline)?)
     }
 
-    /// Whether the log is in an engine.
-    pub const fn is_shared(&self) -> bool {
-        matches!(self.log, Journal::Shared { .. })
-    }
-
     /// Takes over what the holder has written; returns the number of new entries. They are decided again: a holder that decides
     /// otherwise is not followed.
     pub fn follow(&mut self, deadline: Deadline) -> Result<u64, CopyError> {
-        let came = self.shared_log()?.follow(deadline)?;
-        self.learn(came)
+        self.shared_log()?.follow(deadline)?;
+        self.learn()
     }
 
     /// Becomes the holder, when the epoch is `seen`. `known` are heads that a witness or an anchor has. A new log gets its first
@@ -125,8 +120,8 @@ impl Engine {
         now: Timestamp,
         deadline: Deadline,
     ) -> Result<(), CopyError> {
-        let came = self.shared_log()?.claim(seen, known, deadline)?;
-        self.learn(came)?;
+        self.shared_log()?.claim(seen, known, deadline)?;
+        self.learn()?;
         // Of a commit that was undecided, what there was of it has just come.
         self.undecided = None;
         if self.log.size() == 0 {
@@ -169,22 +164,24 @@ impl Engine {
         }
     }
 
-    /// Decides entries of the holder again.
-    fn learn(&mut self, came: std::ops::Range<u64>) -> Result<u64, CopyError> {
-        if came.is_empty() {
-            return Ok(0);
-        }
+    /// Decides the entries of the holder again that are in the copy and not in the books; also those that an earlier call has
+    /// copied before it failed. Returns their number.
+    fn learn(&mut self) -> Result<u64, CopyError> {
+        let (from, end) = (self.shared.state(State::seq) + 1, self.log.size());
         let reader = self.log.reader();
-        if came.start == 0 {
+        if from == 1 && end > 0 {
             check_genesis(&reader, &self.options.origin)?;
+        }
+        if end <= from {
+            return Ok(0);
         }
         let mut replay = Replay::on(Followed(&self.shared));
         let read = |seq, leaf: &[u8], private: &[u8]| {
             let read = replay.leaf(seq, leaf, private);
             read.map(drop).map_err(EngineError::from)
         };
-        reader.records(came.start.max(1)..came.end, read)?;
+        reader.records(from..end, read)?;
         replay.decide().map_err(EngineError::from)?;
-        Ok(came.end - came.start)
+        Ok(end - from)
     }
 }

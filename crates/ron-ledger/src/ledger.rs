@@ -16,7 +16,7 @@ use ron_tlog::{Hash, ReadError};
 
 use crate::answers::{self, LogEntry};
 use crate::core::{BadEntry, Kind, Leaf, Op, Outcome, State, Verdict, key_hash, with_holds};
-use crate::engine::{Atomicity, Request, Shared, decode_entry, read_entry};
+use crate::engine::{Atomicity, CommitError, Committed, Request, Shared, decode_entry, read_entry};
 use crate::originals;
 use crate::requests::{BadRequest, ops_of, resolution_of};
 use crate::role::Role;
@@ -53,6 +53,13 @@ pub(crate) struct Job {
     pub(crate) request: Request,
     pub(crate) deadline: Deadline,
     pub(crate) reply: Reply,
+}
+
+/// The outcome of the requests of one batch, with the callers that wait for it.
+pub(crate) struct Decided {
+    pub(crate) requests: Vec<Request>,
+    pub(crate) replies: Vec<Reply>,
+    pub(crate) result: Result<Committed, CommitError>,
 }
 
 /// A job on its way to the writer. Where the writer ends before it takes the job, nothing is done, and the caller is told so.
@@ -99,22 +106,41 @@ impl Gate {
         }
     }
 
-    /// Closes the gate; `why` is [`POISONED`] or [`BROKEN`], and the graver reason wins.
-    pub(crate) fn close(&self, why: u8) {
-        self.state.fetch_max(why, Ordering::AcqRel);
+    /// Closes the gate; `why` is [`POISONED`], [`LOST`] or [`BROKEN`], and the graver reason wins. Returns whether it was open.
+    pub(crate) fn close(&self, why: u8) -> bool {
+        let before = self.state.fetch_max(why, Ordering::AcqRel);
+        // A node that cannot write leaves the log to another. After a loss in the engine no node may take it over.
+        if ![before, why].contains(&LOST)
+            && let Some(role) = &self.role
+        {
+            role.set_active(false);
+        }
+        before == OPEN
+    }
+
+    /// Whether the gate is closed until the next start.
+    pub(crate) fn is_shut(&self) -> bool {
+        self.state.load(Ordering::Acquire) != OPEN
     }
 
     /// Why nothing is written, or `None`. The log itself knows what closed it.
     pub(crate) fn closed(&self, shared: &Shared) -> Option<Closed> {
         let log = shared.reader();
-        let role = self.role.as_ref().and_then(|role| role.closed());
-        if self.state.load(Ordering::Acquire) == OPEN && role.is_some() {
-            return role;
+        let state = self.state.load(Ordering::Acquire);
+        if state == OPEN
+            && let Some(role) = &self.role
+            && let Some(closed) = role.closed()
+        {
+            return Some(closed);
         }
-        let (cause, why) = match self.state.load(Ordering::Acquire) {
+        let (cause, why) = match state {
             BROKEN => (
                 ClosedCause::Broken,
                 "an invariant of its books did not hold".to_owned(),
+            ),
+            LOST => (
+                ClosedCause::EngineLostData,
+                "the engine of its log lost what it had acknowledged".to_owned(),
             ),
             OPEN if !log.poisoned() => match self.clock.date_unknown() {
                 Some(alarm) => (ClosedCause::DateUnknown, alarm.to_string()),
@@ -145,10 +171,12 @@ impl Gate {
     }
 }
 
-/// States of the gate: open but for the clock and the room on the disk, and permanently closed because of the disk or of an invariant.
+/// States of the gate: open but for the clock, the room on the disk and the role, and permanently closed because of the disk, of what
+/// the engine lost, or of an invariant.
 const OPEN: u8 = 0;
 pub(crate) const POISONED: u8 = 1;
-pub(crate) const BROKEN: u8 = 2;
+pub(crate) const LOST: u8 = 2;
+pub(crate) const BROKEN: u8 = 3;
 
 /// A handle of a running ledger; cheap to clone.
 #[derive(Clone)]

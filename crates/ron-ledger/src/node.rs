@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ron_files::{Dir, SharedDisk};
-use ron_kernel::{Deadline, Receiver, ThreadCtx, queue};
+use ron_kernel::{Deadline, Receiver, Supervisor, ThreadCtx, queue};
 use ron_proto::Timestamp;
 use ron_service::log_host::note_key::KEY_FILE;
 use ron_service::{Chassis, StartError};
@@ -96,29 +96,53 @@ pub(crate) fn sessions(
     }
 }
 
-/// Starts the threads that watch the holder of a shared log and keep its tables; without one they idle.
+/// Starts the threads that watch the holder of a shared log and keep its tables; without one they only idle, so that the table of
+/// threads stays true.
 pub(crate) fn spawn(
     chassis: &Chassis,
     settings: &Settings,
     node: Option<Sides>,
 ) -> Option<(Arc<Role>, Receiver<()>)> {
     let (claims_tx, claims) = queue(&CLAIMS, CLAIMS.capacity, &chassis.km);
-    let (role, beat, upkeep) = match node {
-        Some(Sides { role, beat, upkeep }) => (Some(role), Some(beat), Some(upkeep)),
-        None => (None, None, None),
+    let sup = &chassis.sup;
+    let Some(Sides { role, beat, upkeep }) = node else {
+        sup.spawn(&BEAT, ThreadCtx::wait_for_shutdown);
+        sup.spawn(&UPKEEP, ThreadCtx::wait_for_shutdown);
+        return None;
     };
-    let watched = role.clone().unwrap_or_else(|| Arc::new(Role::standby("")));
-    let (after, clock) = (settings.log_takeover_after, chassis.clock.clone());
-    let beats = move |mut beat: Option<Box<dyn LogBeat>>, ctx: &ThreadCtx| {
-        run_beat(ctx, beat.as_mut(), &watched, &claims_tx, after, &clock);
-    };
-    chassis.sup.spawn_owner(&BEAT, beat, beats, || Some(None));
+    let (watched, after, clock) = (
+        Arc::clone(&role),
+        settings.log_takeover_after,
+        chassis.clock.clone(),
+    );
+    sup.spawn_owner(
+        &BEAT,
+        beat,
+        move |beat, ctx| run_beat(ctx, beat, &watched, &claims_tx, after, &clock),
+        lost(
+            sup,
+            "the thread that gives the sign of life of the ledger's log panicked",
+        ),
+    );
     let ready = chassis.ready.clone();
-    let tends = move |mut upkeep: Option<Box<dyn LogUpkeep>>, ctx: &ThreadCtx| {
-        run_upkeep(ctx, upkeep.as_mut(), &ready);
-    };
-    chassis
-        .sup
-        .spawn_owner(&UPKEEP, upkeep, tends, || Some(None));
-    Some((role?, claims))
+    sup.spawn_owner(
+        &UPKEEP,
+        upkeep,
+        move |upkeep, ctx| run_upkeep(ctx, upkeep, &ready),
+        lost(
+            sup,
+            "the thread that keeps the tables of the ledger's log panicked",
+        ),
+    );
+    Some((role, claims))
+}
+
+/// A session that a panic has met is of no use, and a node without a sign of life is taken over from: the process has to start
+/// again.
+fn lost<T>(sup: &Supervisor, what: &'static str) -> impl Fn() -> Option<T> + Send + Sync + 'static {
+    let sup = sup.clone();
+    move || {
+        sup.set_fatal(what);
+        None
+    }
 }

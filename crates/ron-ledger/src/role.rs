@@ -24,7 +24,9 @@ const CALL: Duration = Duration::from_secs(2);
 /// How often the engine's tables are tended.
 const TEND: Duration = Duration::from_secs(10);
 /// Readiness cause: the engine of the log.
-pub const CAUSE: &str = "engine";
+pub const ENGINE: &str = "engine";
+/// Readiness cause: the tables of the log in its engine.
+pub const TABLES: &str = "engine_tables";
 
 /// What this node is, for all threads.
 #[derive(Debug)]
@@ -32,7 +34,6 @@ pub struct Role {
     /// URL under which clients reach this node.
     node: String,
     active: AtomicBool,
-    lost: AtomicBool,
     /// URL of the node that writes, as the engine showed it last.
     holder: Snapshot<Option<String>>,
 }
@@ -47,7 +48,6 @@ impl Role {
         Self {
             node: node.to_owned(),
             active: AtomicBool::new(false),
-            lost: AtomicBool::new(false),
             holder: Snapshot::new(None),
         }
     }
@@ -56,12 +56,9 @@ impl Role {
         self.active.load(Ordering::SeqCst)
     }
 
-    pub(crate) fn set_active(&self, active: bool) {
-        self.active.store(active, Ordering::SeqCst);
-    }
-
-    pub(crate) fn set_lost(&self) {
-        self.lost.store(true, Ordering::SeqCst);
+    /// Returns whether this node was active before.
+    pub(crate) fn set_active(&self, active: bool) -> bool {
+        self.active.swap(active, Ordering::SeqCst)
     }
 
     /// Notes who holds the log. True when that is an earlier process of this node, which has ended: two cannot have the data
@@ -77,27 +74,22 @@ impl Role {
 
     /// Why this node writes nothing, or `None` for the holder.
     pub(crate) fn closed(&self) -> Option<Closed> {
-        let closed = |cause: ClosedCause, why: &str, active| Closed {
-            cause,
-            detail: format!("{why}: nothing was done; {}", cause.hint()),
-            active,
-        };
-        if self.lost.load(Ordering::SeqCst) {
-            let why = "the engine of the ledger's log lost what it had acknowledged";
-            return Some(closed(ClosedCause::EngineLostData, why, None));
-        }
         if self.is_active() {
             return None;
         }
         let holder = self.holder.with(Clone::clone);
         let holder = holder.filter(|url| *url != self.node);
         let why = match &holder {
-            Some(url) => format!("this node of the ledger is a standby of {url}"),
-            None => {
-                "this node of the ledger is a standby, and no node is known to be active".into()
-            }
+            Some(url) => format!("a standby of {url}"),
+            None => "a standby, and no node is known to be active".to_owned(),
         };
-        Some(closed(ClosedCause::NotActive, &why, holder))
+        let cause = ClosedCause::NotActive;
+        let hint = cause.hint();
+        Some(Closed {
+            cause,
+            detail: format!("this node of the ledger is {why}: nothing was done; {hint}"),
+            active: holder,
+        })
     }
 }
 
@@ -128,16 +120,12 @@ impl SameBeat {
 /// The body of led-beat.
 pub fn run_beat(
     ctx: &ThreadCtx,
-    beat: Option<&mut Box<dyn LogBeat>>,
+    mut beat: Box<dyn LogBeat>,
     role: &Role,
     claims: &Sender<()>,
     takeover_after: Duration,
     clock: &SharedClock,
 ) {
-    let Some(beat) = beat else {
-        // Without an engine the thread only idles, so that the topology table stays true.
-        return ctx.wait_for_shutdown();
-    };
     let mut same = SameBeat::default();
     let mut pause = POLL;
     while !ctx.shutdown.wait(Deadline::within(pause)) {
@@ -159,10 +147,7 @@ pub fn run_beat(
 }
 
 /// The body of led-upkeep.
-pub fn run_upkeep(ctx: &ThreadCtx, upkeep: Option<&mut Box<dyn LogUpkeep>>, ready: &ReadyBoard) {
-    let Some(upkeep) = upkeep else {
-        return ctx.wait_for_shutdown();
-    };
+pub fn run_upkeep(ctx: &ThreadCtx, mut upkeep: Box<dyn LogUpkeep>, ready: &ReadyBoard) {
     let mut is_installed = false;
     while !ctx.shutdown.is_set() {
         let by = Deadline::within(CALL);
@@ -172,9 +157,13 @@ pub fn run_upkeep(ctx: &ThreadCtx, upkeep: Option<&mut Box<dyn LogUpkeep>>, read
             upkeep.install(by)
         };
         match done {
-            Ok(()) => is_installed = true,
+            Ok(()) => {
+                is_installed = true;
+                ready.clear(TABLES);
+            }
+            // An engine that is away is reported by the writer.
             Err(StoreError::Refused(_) | StoreError::Unknown(_)) => {}
-            Err(error) => ready.degrade(CAUSE, format!("the tables of the log: {error}")),
+            Err(error) => ready.degrade(TABLES, error.to_string()),
         }
         let pause = if is_installed { TEND } else { POLL };
         ctx.shutdown.wait(Deadline::within(pause));
@@ -221,7 +210,5 @@ mod tests {
         assert_eq!(role.closed().unwrap().active, None, "it is not active now");
         role.set_active(true);
         assert_eq!(role.closed(), None);
-        role.set_lost();
-        assert_eq!(role.closed().unwrap().cause, ClosedCause::EngineLostData);
     }
 }

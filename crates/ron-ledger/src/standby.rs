@@ -13,7 +13,7 @@ use crate::copies::{CopyError, Resolved};
 use crate::core::State;
 use crate::engine::{CommitError, Committed, Engine, Request};
 use crate::health::Health;
-use crate::ledger::Reply;
+use crate::ledger::{BROKEN, Decided, LOST, POISONED, Reply};
 use crate::role::Role;
 
 /// Maximum time of a call to the engine, in which no commit is taken.
@@ -23,33 +23,25 @@ const POLL: Duration = Duration::from_secs(1);
 /// Pause between two reads of what the holder has written.
 pub(crate) const FOLLOW: Duration = Duration::from_millis(50);
 
-/// Why a node stops for good.
-pub(crate) enum Stop {
-    /// The engine has lost data.
-    Lost(String),
-    /// The holder's entries are not those that this program would decide.
-    Broken(String),
+/// Why a node neither writes nor follows any more.
+pub(crate) struct Stop {
+    /// The state of the gate from now on.
+    pub gate: u8,
+    pub why: String,
 }
 
 /// What the writer knows beside the books.
 pub(crate) struct Node {
-    pub role: Arc<Role>,
+    role: Arc<Role>,
     /// From the thread that watches the holder: it is silent.
-    pub claims: Receiver<()>,
-    pub clock: SharedClock,
-    pub health: Arc<dyn Health>,
+    claims: Receiver<()>,
+    clock: SharedClock,
+    health: Arc<dyn Health>,
     /// A commit without a known outcome, with its callers.
     held: Option<(Vec<Request>, Vec<Reply>)>,
     /// A claim of this epoch has no known outcome.
     claiming: Option<u64>,
     poll_at: Deadline,
-}
-
-/// A commit that had no known outcome has one, or its callers have to be told that it has none here.
-pub(crate) struct Settled {
-    pub requests: Vec<Request>,
-    pub replies: Vec<Reply>,
-    pub result: Result<Committed, CommitError>,
 }
 
 impl Node {
@@ -81,37 +73,66 @@ impl Node {
     }
 
     /// Asks the engine once more what became of the commit that is held.
-    pub fn settle(&mut self, engine: &mut Engine) -> Option<Settled> {
+    pub fn settle(&mut self, engine: &mut Engine) -> Option<Decided> {
         self.held.as_ref()?;
-        let result = match engine.resolve(Deadline::within(CALL)) {
+        let resolved = engine.resolve(Deadline::within(CALL));
+        self.tell_role(engine);
+        let result = match resolved {
             Ok(Resolved::Done(committed)) => Ok(committed),
             Ok(Resolved::NotDone | Resolved::Nothing) => Err(CommitError::Unavailable(
                 "the engine of the log did not take the entries".to_owned(),
             )),
             // The new holder's log has them or not.
-            Err(CommitError::Standby) => {
-                self.role.set_active(false);
-                Err(CommitError::Undecided(
-                    "another node holds the ledger now".to_owned(),
-                ))
-            }
+            Err(CommitError::Standby) => Err(CommitError::Undecided(
+                "another node holds the ledger now".to_owned(),
+            )),
             Err(error @ (CommitError::Undecided(_) | CommitError::Unavailable(_))) => {
                 self.health.engine(Some(&error.to_string()));
                 return None;
             }
             Err(error) => Err(error),
         };
+        self.end_hold(result)
+    }
+
+    /// At the end of the thread: the callers of a commit without a known outcome are told so.
+    pub fn give_up(&mut self) -> Option<Decided> {
+        let why = "the ledger is stopping".to_owned();
+        self.end_hold(Err(CommitError::Undecided(why)))
+    }
+
+    fn end_hold(&mut self, result: Result<Committed, CommitError>) -> Option<Decided> {
         let (requests, replies) = self.held.take()?;
-        Some(Settled {
+        Some(Decided {
             requests,
             replies,
             result,
         })
     }
 
+    /// Tells all threads whether this node writes; called after each call that may have changed it.
+    pub fn tell_role(&mut self, engine: &Engine) {
+        let is_active = engine.epoch().is_some();
+        if self.role.set_active(is_active) && !is_active {
+            // The holder that was silent once is not the one that has just claimed the log.
+            while self.claims.try_recv().is_some() {}
+            self.poll_at = Deadline::within(Duration::ZERO);
+        }
+    }
+
+    /// Of a holder that has nothing to write: whether the engine is there, and whether another node has claimed the log.
+    pub fn watch(&mut self, engine: &mut Engine) -> Result<(), Stop> {
+        if self.poll_at.expired() {
+            self.poll_at = Deadline::within(POLL);
+            let seen = engine.log_head(Deadline::within(CALL));
+            self.tell_role(engine);
+            self.judge(seen)?;
+        }
+        Ok(())
+    }
+
     /// One step of a standby; the number of entries that came.
     pub fn stand_by(&mut self, engine: &mut Engine) -> Result<u64, Stop> {
-        self.role.set_active(false);
         let by = || Deadline::within(CALL);
         let followed = engine.follow(by());
         let came = self.judge(followed)?.unwrap_or(0);
@@ -154,7 +175,7 @@ impl Node {
         }
         if self.judge(claimed)?.is_some() {
             self.clock.resume_after(engine.shared().state(State::ts).0);
-            self.role.set_active(true);
+            self.tell_role(engine);
             self.health.standby(None);
             tracing::info!(
                 event = "ledger_active",
@@ -172,13 +193,21 @@ impl Node {
                 self.health.engine(None);
                 Ok(Some(value))
             }
-            Err(CopyError::Entry(error)) => Err(Stop::Broken(error.to_string())),
-            Err(CopyError::Log(LogError::Store(
-                error @ (StoreError::Lost(_) | StoreError::Damaged(_)),
-            ))) => Err(Stop::Lost(error.to_string())),
-            Err(CopyError::Log(error)) => {
-                self.health.engine(Some(&error.to_string()));
-                Ok(None)
+            Err(error) => {
+                let why = error.to_string();
+                let gate = match &error {
+                    // The holder's entries are not those that this program would decide.
+                    CopyError::Entry(_) => BROKEN,
+                    CopyError::Log(LogError::Store(
+                        StoreError::Lost(_) | StoreError::Damaged(_),
+                    )) => LOST,
+                    CopyError::Log(LogError::Copy(_)) => POISONED,
+                    CopyError::Log(_) => {
+                        self.health.engine(Some(&why));
+                        return Ok(None);
+                    }
+                };
+                Err(Stop { gate, why })
             }
         }
     }

@@ -21,11 +21,12 @@ use crate::core::Kind;
 use crate::engine::{CommitError, Committed, Engine, Request, Shared, SnapshotJob, Snapshotter};
 use crate::health::Health;
 use crate::ledger::{
-    BROKEN, Gate, Job, Ledger, POISONED, Queued, Reply, SubmitError, answer_all, outcome_label,
+    BROKEN, Decided, Gate, Job, LOST, Ledger, POISONED, Queued, Reply, SubmitError, answer_all,
+    outcome_label,
 };
 use crate::metrics::Metrics;
 use crate::role::Role;
-use crate::standby::{FOLLOW, Node, Settled, Stop};
+use crate::standby::{FOLLOW, Node, Stop};
 use crate::topology::{
     ANSWER, ANSWERS, COMMITS, NOTIFY_EVENTS, NOTIFY_PROJECT, SNAPSHOT, SNAPSHOTS, WRITER,
 };
@@ -40,13 +41,6 @@ const IDLE: Duration = Duration::from_millis(250);
 const ANSWER_WAIT: Duration = Duration::from_secs(1);
 /// Minimum number of new entries for a snapshot when the service stops.
 const LAST_SNAPSHOT_FROM: u64 = 20_000;
-
-/// A batch whose leaves are durable (or that failed), and whose answers have to be made.
-struct Decided {
-    requests: Vec<Request>,
-    replies: Vec<Reply>,
-    result: Result<Committed, CommitError>,
-}
 
 /// Notifications of new entries, one queue per reader of the log.
 #[derive(Debug)]
@@ -155,17 +149,13 @@ impl Writer {
                 Recv::Timeout => None,
                 Recv::Shutdown | Recv::Closed => break,
             };
-            match &mut node {
-                Some(node) => self.step(&mut engine, node, first),
-                None => self.tick(&mut engine, None, first),
-            }
+            self.step(&mut engine, node.as_mut(), first);
         }
         while let Some(job) = self.commits.try_recv() {
-            let first = job.take();
-            match &mut node {
-                Some(node) => self.step(&mut engine, node, first),
-                None => self.tick(&mut engine, None, first),
-            }
+            self.step(&mut engine, node.as_mut(), job.take());
+        }
+        if let Some(given_up) = node.as_mut().and_then(Node::give_up) {
+            self.conclude(given_up);
         }
         self.last_snapshot(&mut engine);
         // The queue also closes when an embedder drops its handles before it drains.
@@ -178,39 +168,46 @@ impl Writer {
         self.gate.closed(&self.shared).is_none().then_some(next)
     }
 
-    /// One step of a node of a shared ledger.
-    fn step(&self, engine: &mut Engine, node: &mut Node, first: Option<Job>) {
+    /// One step: a batch, or what the role of this node of a shared ledger asks for.
+    fn step(&self, engine: &mut Engine, node: Option<&mut Node>, first: Option<Job>) {
+        let Some(node) = node else {
+            return self.tick(engine, None, first);
+        };
         if node.is_held() {
             // Nothing is decided before it is known what the books are.
             self.refuse(first, "an earlier commit has no known outcome yet");
             if let Some(settled) = node.settle(engine) {
-                self.settled(settled);
+                if settled.result.is_ok() {
+                    self.notify();
+                }
+                self.conclude(settled);
             }
             return;
         }
-        if engine.epoch().is_some() {
-            return self.tick(engine, Some(node), first);
+        if self.gate.is_shut() {
+            return self.refuse(first, "the ledger is closed for writing");
         }
-        self.refuse(first, "this node of the ledger is a standby");
-        match node.stand_by(engine) {
-            Ok(0) => {}
-            Ok(_) => {
-                self.notify();
-                self.report();
-                if let Some(job) = engine.begin_snapshot(false) {
-                    self.hand_to_snapshotter(job);
-                }
-            }
-            Err(Stop::Lost(why)) => {
-                node.role.set_lost();
-                self.health.store_failed(&why);
-                tracing::error!(event = "engine_lost_data", reason = why);
-            }
-            Err(Stop::Broken(why)) => {
-                self.gate.close(BROKEN);
-                self.health.store_failed(&why);
-                self.sup.set_fatal(&why);
-            }
+        let is_idle = first.is_none();
+        let done = if engine.epoch().is_some() {
+            self.tick(engine, Some(node), first);
+            // A commit says the same of the engine.
+            if is_idle { node.watch(engine) } else { Ok(()) }
+        } else {
+            self.refuse(first, "this node of the ledger is a standby");
+            node.stand_by(engine)
+                .map(|came| self.followed(engine, came))
+        };
+        if let Err(Stop { gate, why }) = done {
+            self.close(gate, &why);
+        }
+    }
+
+    /// After entries of the holder have come.
+    fn followed(&self, engine: &mut Engine, came: u64) {
+        if came > 0 {
+            self.notify();
+            self.report();
+            self.snapshot_when_due(engine);
         }
     }
 
@@ -227,23 +224,14 @@ impl Writer {
         }
     }
 
-    fn settled(&self, settled: Settled) {
-        let Settled {
-            requests,
-            replies,
-            result,
-        } = settled;
-        if result.is_ok() {
-            self.notify();
-        }
-        if let Err(e) = &result {
+    /// Reports the outcome of a batch, and hands it on to be answered.
+    fn conclude(&self, decided: Decided) {
+        if let Err(e) = &decided.result {
             self.failed(e);
         }
-        self.hand_to_answerer(Decided {
-            requests,
-            replies,
-            result,
-        });
+        if !decided.replies.is_empty() {
+            self.hand_to_answerer(decided);
+        }
         self.report();
     }
 
@@ -256,7 +244,8 @@ impl Writer {
 
     /// Time until the next hold expires, at most [`IDLE`]; shorter while a standby follows, and while a commit has no outcome.
     fn pause(&self, engine: &Engine, node: Option<&Node>) -> Duration {
-        if node.is_some_and(|node| node.is_held() || engine.epoch().is_none()) {
+        let is_quick = |node: &Node| node.is_held() || engine.epoch().is_none();
+        if node.is_some_and(is_quick) && !self.gate.is_shut() {
             return FOLLOW;
         }
         let due = self
@@ -286,33 +275,24 @@ impl Writer {
                 .observe(self.clock.now().duration_since(started).as_secs_f64());
             self.notify();
         }
-        if let Err(e) = &result {
-            self.failed(e);
-        }
         if let Some(node) = node {
+            node.tell_role(engine);
             match &result {
                 Ok(_) => self.health.engine(None),
-                Err(CommitError::Undecided(_)) => {
-                    node.hold(requests, replies);
-                    return;
+                Err(e @ CommitError::Undecided(_)) => {
+                    self.failed(e);
+                    return node.hold(requests, replies);
                 }
-                Err(CommitError::Standby) => node.role.set_active(false),
-                Err(CommitError::Lost(_)) => node.role.set_lost(),
                 Err(e @ CommitError::Unavailable(_)) => self.health.engine(Some(&e.to_string())),
                 Err(_) => {}
             }
         }
-        if !replies.is_empty() {
-            self.hand_to_answerer(Decided {
-                requests,
-                replies,
-                result,
-            });
-        }
-        self.report();
-        if let Some(job) = engine.begin_snapshot(false) {
-            self.hand_to_snapshotter(job);
-        }
+        self.conclude(Decided {
+            requests,
+            replies,
+            result,
+        });
+        self.snapshot_when_due(engine);
     }
 
     /// The first job and those queued behind it; jobs whose deadline has passed are answered here.
@@ -343,20 +323,30 @@ impl Writer {
         } else {
             tracing::error!(event = "commit_failed", error = %e);
         }
-        match e {
-            CommitError::Broken(_) => {
-                self.gate.close(BROKEN);
-                self.health.store_failed(&e.to_string());
-                self.sup.set_fatal(&e.to_string());
-            }
-            CommitError::Unknown(_) | CommitError::Poisoned | CommitError::Lost(_) => {
-                self.gate.close(POISONED);
-                self.health.store_failed(&e.to_string());
-            }
+        let gate = match e {
+            CommitError::Broken(_) => BROKEN,
+            CommitError::Lost(_) => LOST,
+            CommitError::Unknown(_) | CommitError::Poisoned => POISONED,
             CommitError::Keys(_)
             | CommitError::Undecided(_)
             | CommitError::Unavailable(_)
-            | CommitError::Standby => {}
+            | CommitError::Standby => return,
+        };
+        self.close(gate, &e.to_string());
+    }
+
+    /// Nothing is written until the next start.
+    fn close(&self, gate: u8, why: &str) {
+        self.health.store_failed(why);
+        if self.gate.close(gate) {
+            let event = match gate {
+                LOST => "engine_lost_data",
+                _ => "ledger_closed",
+            };
+            tracing::error!(event, reason = why);
+        }
+        if gate == BROKEN {
+            self.sup.set_fatal(why);
         }
     }
 
@@ -404,6 +394,12 @@ impl Writer {
         self.metrics.keys_memory.set(as_i64(memory));
         self.metrics.keys_files.set(as_i64(files));
         self.metrics.keys_bytes.set(as_i64(bytes));
+    }
+
+    fn snapshot_when_due(&self, engine: &mut Engine) {
+        if let Some(job) = engine.begin_snapshot(false) {
+            self.hand_to_snapshotter(job);
+        }
     }
 
     fn hand_to_snapshotter(&self, job: SnapshotJob) {
