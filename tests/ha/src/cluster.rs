@@ -105,6 +105,11 @@ impl Server {
         )
     }
 
+    /// The database for a service's configuration.
+    pub fn url(&self) -> String {
+        format!("postgresql://ron@127.0.0.1:{}/postgres", self.port)
+    }
+
     fn start(&mut self) {
         let log = self.dir.with_extension("log");
         let log = fs::File::options().create(true).append(true).open(log);

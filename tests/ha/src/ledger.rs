@@ -223,12 +223,11 @@ mod tests {
     use std::collections::BTreeSet;
 
     use ron_files::CrashMode;
-    use ron_kernel::Random as _;
     use ron_ledger::copies::Resolved;
     use ron_ledger::core::Verdict;
 
     use super::*;
-    use crate::memory::{Defect, Fault, MemoryEngine};
+    use crate::memory::{Defect, FAULTS, MemoryEngine, below};
 
     #[test]
     fn the_rules_hold_in_memory() {
@@ -238,13 +237,39 @@ mod tests {
         }
     }
 
-    const FAULTS: [Fault; 5] = [
-        Fault::Refused,
-        Fault::UnknownDone,
-        Fault::UnknownNot,
-        Fault::UnknownLate,
-        Fault::UnknownLocal,
-    ];
+    /// What a claim or a step of a standby has copied before it failed is in the books after the next step.
+    #[test]
+    fn books_follow_a_copy_that_came_in_parts() {
+        for n in 0..4 {
+            let engine = MemoryEngine::new(Defect::None);
+            let mut one = node(&engine, &SimDisk::new(), "parts", "a");
+            take_over(&mut one);
+            for i in 0..3 {
+                commit(&mut one, vec![issue(&format!("i{i}"), "a", 7)]).unwrap();
+            }
+            let mut two = node(&engine, &SimDisk::new(), "parts", "b");
+            engine.refuse_read_after(n);
+            assert!(try_take_over(&mut two).is_err(), "{n}");
+            catch_up(&mut two);
+            assert_eq!(image(&two), image(&one), "{n}");
+            take_over(&mut two);
+            commit(&mut two, vec![transfer("t", "a", "b", 21)]).unwrap();
+            assert_eq!(balance(&two, "b"), 21);
+        }
+    }
+
+    /// A holder without work sees that another node has claimed the ledger.
+    #[test]
+    fn a_holder_that_looks_at_the_head_sees_the_claim_of_another() {
+        let engine = MemoryEngine::new(Defect::None);
+        let mut one = node(&engine, &SimDisk::new(), "idle", "a");
+        take_over(&mut one);
+        assert_eq!(one.log_head(soon()).unwrap().holder, "a");
+        assert!(one.epoch().is_some());
+        take_over(&mut node(&engine, &SimDisk::new(), "idle", "b"));
+        assert_eq!(one.log_head(soon()).unwrap().holder, "b");
+        assert_eq!(one.epoch(), None);
+    }
 
     /// What a client knows of a payment.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -299,11 +324,7 @@ mod tests {
     fn two_ledgers_under_faults(seed: u64) -> [usize; 4] {
         let engine = MemoryEngine::new(Defect::None);
         let random = SeededRandom::new(seed);
-        let below = |n: u8| {
-            let mut byte = [0];
-            random.fill(&mut byte);
-            byte[0] % n
-        };
+        let below = |n| below(&random, n);
         let disks = [SimDisk::new(), SimDisk::new()];
         let mut lives = [0, 0];
         let name = |at: usize, life: u32| format!("{at}.{life}");

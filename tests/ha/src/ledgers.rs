@@ -1,48 +1,34 @@
-//! Two ledgers as services, whose log is in one database: who writes, and what a caller is told.
+//! Two ledgers as services, whose log is in one database: which node writes, and what callers are answered.
 #![allow(clippy::disallowed_methods)] // a test waits
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::PathBuf;
 
-use ron_auth::service_token;
-use ron_http::{Call, ClientConfig, HttpClient, Method, Reply};
-use ron_kernel::Deadline;
+use ron_http::{Method, Reply};
 use ron_ledger::RonLedger;
-use ron_service::{Config, Parts, Running, Service as _};
+use ron_pg::{PgLogBeat, PgLogOptions, PgLogStore};
+use ron_service::Running;
+use ron_tlog::store::{LogBeat as _, LogStore as _};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::cluster::{Cluster, wait_for};
+use crate::cluster::{Cluster, wait_for, waiter};
+use crate::contract::soon;
+use crate::services::{Caller, private_dir, stop, try_start};
 
 /// The nodes' directories, a caller, and the database.
 struct Rig {
     cluster: Cluster,
-    dirs: [TempDir; 3],
-    token: String,
-    http: HttpClient,
-}
-
-fn private(path: &Path) {
-    fs::set_permissions(path, fs::Permissions::from_mode(0o700)).expect("its mode");
+    dirs: [TempDir; 2],
+    wallet: Caller,
 }
 
 impl Rig {
     fn new(cluster: Cluster) -> Self {
-        let dirs = [(); 3].map(|()| tempfile::tempdir().expect("a temporary directory"));
-        for dir in &dirs {
-            private(dir.path());
-        }
         Self {
             cluster,
-            dirs,
-            token: service_token::generate("svc-wallet", &[1; 32]),
-            http: HttpClient::new(ClientConfig {
-                breaker: None,
-                insecure_loopback: true,
-                ..ClientConfig::default()
-            }),
+            dirs: [private_dir(), private_dir()],
+            wallet: Caller::new("ron", "svc-wallet"),
         }
     }
 
@@ -56,39 +42,21 @@ impl Rig {
     }
 
     fn try_start(&self, node: usize) -> Result<Running, String> {
-        let text = format!(
-            "data_dir = \"{}\"\ninsecure_loopback = true\n\
-             [log]\nurl = \"postgresql://ron@127.0.0.1:{}/postgres\"\nnode = \"http://node-{node}\"\n\
-             commit_within = \"1s\"\n\
-             [ledger]\nprojection = false\n\
-             [[auth.principals]]\nname = \"svc-wallet\"\ntenant = \"ron\"\nsha256 = \"{}\"\n\
-             scopes = [\"ledger:commit\", \"ledger:read\", \"ledger:audit\"]\n",
+        // A busy machine gives a sign of life late.
+        try_start::<RonLedger>(&format!(
+            "data_dir = \"{}\"\n\
+             [log]\nurl = \"{}\"\nnode = \"http://node-{node}\"\n\
+             commit_within = \"1s\"\ntakeover_after = \"10s\"\n\
+             [ledger]\nprojection = false\n{}",
             self.dirs[node].path().display(),
-            self.cluster.primary.port,
-            service_token::hash(&self.token),
-        );
-        let config = Config::from_toml(RonLedger::TABLE, Path::new("ha/config.toml"), &text);
-        let config = config.unwrap_or_else(|problems| panic!("{problems:?}"));
-        let parts = Parts::ephemeral(RonLedger::TABLE.service).expect("free ports");
-        ron_service::start::<RonLedger>(config, parts).map_err(|error| format!("{error:?}"))
+            self.cluster.primary.url(),
+            self.wallet
+                .principal(&["ledger:commit", "ledger:read", "ledger:audit"]),
+        ))
     }
 
     fn start(&self, node: usize) -> Running {
         self.try_start(node).expect("it starts")
-    }
-
-    fn call(&self, node: &Running, method: Method, path: &str, body: Option<&Value>) -> Reply {
-        let bearer = format!("Bearer {}", self.token);
-        let called = self.http.call(Call {
-            method,
-            url: &format!("{}{path}", node.api_url()),
-            headers: &[("Authorization", bearer.as_str())],
-            body: body.map(|body| body.to_string().into_bytes()),
-            content_type: body.map(|_| "application/json"),
-            deadline: Deadline::within(Duration::from_secs(60)),
-            idempotent: false,
-        });
-        called.expect("the ledger answers")
     }
 
     fn issue(&self, node: &Running, key: &str) -> Reply {
@@ -97,7 +65,14 @@ impl Rig {
             "to": "alice", "asset": "ron", "amount_minor": "5",
         });
         let body = json!({"entries": [entry], "linked": false});
-        self.call(node, Method::POST, "/v1/ledger/commit", Some(&body))
+        let path = "/v1/ledger/commit";
+        self.wallet
+            .call(node, Method::POST, path, None, Some(&body))
+    }
+
+    /// Sends a request until it is done: the key makes that safe.
+    fn issue_in_the_end(&self, node: &Running, key: &str) {
+        wait_for("the issue is done", || self.issue(node, key).status == 200);
     }
 
     /// Status and code of an answer, and the node it names.
@@ -110,18 +85,13 @@ impl Rig {
     }
 
     fn head(&self, node: &Running) -> Value {
-        let reply = self.call(node, Method::GET, "/v1/ledger/head", None);
+        let reply = self.wallet.get(node, "/v1/ledger/head");
         serde_json::from_slice(&reply.body).expect("JSON")
     }
 
     fn is_active(&self, node: &Running) -> bool {
         self.head(node).get("closed").is_none()
     }
-}
-
-fn stop(mut node: Running) {
-    let report = node.drain(Duration::from_secs(30));
-    assert!(report.stragglers.is_empty(), "{:?}", report.stragglers);
 }
 
 /// One node writes, the other follows and takes over; requests that are sent again have their first answer.
@@ -136,7 +106,7 @@ fn the_other_node_takes_over_and_knows_every_key() {
     assert!(refused.contains("note.key"), "{refused}");
     rig.copy_key(1);
     let two = rig.start(1);
-    assert_eq!(rig.issue(&one, "k1").status, 200);
+    rig.issue_in_the_end(&one, "k1");
     wait_for("the second node follows", || {
         rig.head(&two)["root"] == rig.head(&one)["root"]
     });
@@ -150,15 +120,14 @@ fn the_other_node_takes_over_and_knows_every_key() {
     });
     stop(one);
     wait_for("the second node is active", || rig.is_active(&two));
-    assert_eq!(rig.issue(&two, "k2").status, 200);
+    rig.issue_in_the_end(&two, "k2");
     let one = rig.start(0);
     wait_for("the first node follows", || {
         rig.head(&one)["root"] == rig.head(&two)["root"]
     });
     let named = (503, "not_active".into(), Some("http://node-1".into()));
     wait_for("it knows the other", || rig.refusal(&one, "k3") == named);
-    let account = "/v1/ledger/accounts/alice";
-    let read = |node| rig.call(node, Method::GET, account, None).body;
+    let read = |node| rig.wallet.get(node, "/v1/ledger/accounts/alice").body;
     assert_eq!(read(&one), read(&two));
     stop(one);
     stop(two);
@@ -170,7 +139,7 @@ fn writes_wait_for_the_databases_standby_and_reads_go_on() {
     let rig = Rig::new(Cluster::pair());
     let node = rig.start(0);
     wait_for("the node is active", || rig.is_active(&node));
-    assert_eq!(rig.issue(&node, "before").status, 200);
+    rig.issue_in_the_end(&node, "before");
     rig.cluster.set_standby(false);
     let statuses = ron_kernel::scoped(2, |n| rig.issue(&node, &format!("away-{n}")).status);
     // Not known, or not done: nothing else can be said.
@@ -183,18 +152,37 @@ fn writes_wait_for_the_databases_standby_and_reads_go_on() {
         1,
         "nothing is shown that is not on both hosts"
     );
-    assert_eq!(
-        rig.call(&node, Method::GET, "/v1/ledger/accounts/alice", None)
-            .status,
-        200
-    );
+    let read = rig.wallet.get(&node, "/v1/ledger/accounts/alice");
+    assert_eq!(read.status, 200);
     rig.cluster.set_standby(true);
     for n in 0..2 {
         let key = format!("away-{n}");
-        wait_for("the request is answered", || {
-            rig.issue(&node, &key).status == 200
-        });
+        rig.issue_in_the_end(&node, &key);
     }
     assert_eq!(rig.head(&node)["seq"], 3, "each key once");
+    wait_for("the node is ready without another commit", || {
+        node.ready().ready
+    });
+    stop(node);
+}
+
+/// A node without work stands by as soon as another has claimed the ledger, and takes it back when that one gives no sign of life.
+#[test]
+fn a_node_without_work_sees_that_another_has_the_ledger() {
+    let rig = Rig::new(Cluster::pair());
+    let node = rig.start(0);
+    wait_for("the node is active", || rig.is_active(&node));
+    let (conninfo, log) = (rig.cluster.primary.conninfo(), "ron.local/ledger");
+    let options = |holder| PgLogOptions::new(&conninfo, "ron_ledger", log, holder);
+    let mut other = PgLogStore::new(options("http://node-9#1"), waiter());
+    let mut beat = PgLogBeat::new(options("beat"), waiter());
+    let seen = other.head(soon()).expect("the head").epoch;
+    other.claim(seen, soon()).expect("a claim");
+    wait_for("the node stands by", || {
+        beat.beat(soon()).expect("a beat");
+        rig.head(&node)["closed"]["active"] == "http://node-9"
+    });
+    wait_for("the other is silent", || rig.is_active(&node));
+    rig.issue_in_the_end(&node, "after");
     stop(node);
 }

@@ -17,4 +17,6 @@ pub mod postgres;
 mod protocol;
 pub mod records;
 #[cfg(all(test, feature = "postgres"))]
+mod services;
+#[cfg(all(test, feature = "postgres"))]
 mod wallets;

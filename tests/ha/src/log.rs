@@ -238,13 +238,12 @@ where
 #[cfg(test)]
 mod tests {
     use ron_files::{CrashMode, FaultKind};
-    use ron_kernel::Random as _;
     use ron_tlog::store::{Batch, LogStore as _, Writer};
     use ron_tlog::{CheckpointError, OpenError};
 
     use super::*;
     use crate::contract::append;
-    use crate::memory::{Defect, Fault, MemoryEngine};
+    use crate::memory::{Defect, FAULTS, Fault, MemoryEngine, below};
 
     #[test]
     fn the_rules_hold_in_memory() {
@@ -272,6 +271,27 @@ mod tests {
             matches!(&copy, Err(EngineError::Open(OpenError::Refused(why))) if why.contains("migrate")),
             "{copy:?}"
         );
+    }
+
+    /// What a claim has read before it fails stays, and nothing of it is read twice.
+    #[test]
+    fn a_claim_whose_reading_fails_goes_on_where_it_was() {
+        for n in 0..4 {
+            let engine = MemoryEngine::new(Defect::None);
+            let mut one = node(&engine, &SimDisk::new(), "claims", "a");
+            take_over(&mut one);
+            for batch in 0..4 {
+                one.append(&records(batch * 7, 7), soon()).unwrap();
+            }
+            let mut two = node(&engine, &SimDisk::new(), "claims", "b");
+            engine.refuse_read_after(n);
+            assert!(try_take_over(&mut two).is_err(), "{n}");
+            assert_eq!(leaves(&two), records(0, n as u64 * 7));
+            catch_up(&mut two).unwrap();
+            assert_eq!(leaves(&two), records(0, 28));
+            take_over(&mut two);
+            two.append(&records(28, 7), soon()).unwrap();
+        }
     }
 
     #[test]
@@ -448,20 +468,6 @@ mod tests {
             assert_eq!(standby.size(), 0, "{n}");
         }
     }
-
-    fn below(random: &SeededRandom, n: u8) -> u8 {
-        let mut byte = [0];
-        random.fill(&mut byte);
-        byte[0] % n
-    }
-
-    const FAULTS: [Fault; 5] = [
-        Fault::Refused,
-        Fault::UnknownDone,
-        Fault::UnknownNot,
-        Fault::UnknownLate,
-        Fault::UnknownLocal,
-    ];
 
     /// Two nodes take the log from each other, with every outcome of the engine, lost primaries, power cuts and
     /// restarts of the nodes.

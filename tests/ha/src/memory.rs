@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use ron_kernel::{Deadline, Shutdown};
+use ron_kernel::{Deadline, Random as _, SeededRandom, Shutdown};
 use ron_tlog::store::{
     Appended, Batch, Head, LogBeat, LogStore, MakeBatch, Once, Refusal, Repeat, StoreError,
     StoredBatch, Writer,
@@ -26,6 +26,21 @@ pub enum Fault {
     UnknownLate,
     /// Carried out at the primary alone, with a notice.
     UnknownLocal,
+}
+
+pub const FAULTS: [Fault; 5] = [
+    Fault::Refused,
+    Fault::UnknownDone,
+    Fault::UnknownNot,
+    Fault::UnknownLate,
+    Fault::UnknownLocal,
+];
+
+/// A number below `n`.
+pub fn below(random: &SeededRandom, n: u8) -> u8 {
+    let mut byte = [0];
+    random.fill(&mut byte);
+    byte[0] % n
 }
 
 /// What is wrong with an engine.
@@ -169,6 +184,8 @@ struct State {
     ended: BTreeMap<u64, Result<Head, StoreError>>,
     next_ticket: u64,
     faults: VecDeque<Fault>,
+    /// Number of reads until one is refused.
+    reads: Option<usize>,
     has_standby: bool,
     is_synchronous: bool,
 }
@@ -270,6 +287,7 @@ impl MemoryEngine {
             ended: BTreeMap::new(),
             next_ticket: 0,
             faults: VecDeque::new(),
+            reads: None,
             has_standby: true,
             is_synchronous: true,
         })))
@@ -284,6 +302,11 @@ impl MemoryEngine {
     /// The next write ends so.
     pub fn fail_next(&self, fault: Fault) {
         self.state().faults.push_back(fault);
+    }
+
+    /// The next `n` reads give one batch each, and the one after them is refused.
+    pub fn refuse_read_after(&self, n: usize) {
+        self.state().reads = Some(n);
     }
 }
 
@@ -516,7 +539,18 @@ impl LogStore for MemoryStore {
         bytes_max: usize,
         _deadline: Deadline,
     ) -> Result<Vec<StoredBatch>, StoreError> {
-        let state = self.engine.state();
+        let mut state = self.engine.state();
+        let bytes_max = match state.reads {
+            None => bytes_max,
+            Some(0) => {
+                state.reads = None;
+                return Err(Refusal::Unavailable("as the test wants it".into()).into());
+            }
+            Some(n) => {
+                state.reads = Some(n - 1);
+                1
+            }
+        };
         let skipped = usize::from(state.defect == Defect::ReadsSkip && first > 0);
         let batches = state.view.logs[&self.log].batches.iter();
         let (mut total, mut read) = (0, Vec::new());
@@ -573,7 +607,6 @@ impl LogBeat for MemoryBeat {
 mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
-    use ron_kernel::{Random, SeededRandom};
     use ron_tlog::tree::Frontier;
 
     use super::*;
@@ -604,20 +637,6 @@ mod tests {
             let (rule, _) = found.unwrap_or_else(|| panic!("{defect:?} is not found"));
             println!("{defect:?}: {rule}");
         }
-    }
-
-    const FAULTS: [Fault; 5] = [
-        Fault::Refused,
-        Fault::UnknownDone,
-        Fault::UnknownNot,
-        Fault::UnknownLate,
-        Fault::UnknownLocal,
-    ];
-
-    fn below(random: &SeededRandom, n: u8) -> u8 {
-        let mut byte = [0];
-        random.fill(&mut byte);
-        byte[0] % n
     }
 
     /// The tree of the batches that a store shows, and their entries. Each root is that of the entries.

@@ -10,14 +10,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use std::{fs, thread};
 
-use ron_auth::service_token;
 use ron_crypto::sign::Ed25519Key;
-use ron_http::{Call, ClientConfig, HttpClient, Method, Reply};
-use ron_kernel::Deadline;
+use ron_http::{Method, Reply};
 use ron_ledger::RonLedger;
 use ron_proto::policy::{PolicySig, policy_message};
 use ron_proto::{b64, jcs};
-use ron_service::{Config, Parts, Running, Service};
+use ron_service::Running;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use svc_wallet::SvcWallet;
@@ -25,6 +23,7 @@ use tempfile::TempDir;
 
 use crate::cluster::{Cluster, wait_for};
 use crate::contract::soon;
+use crate::services::{Caller, private_dir, start, stop};
 
 /// A way to a server that holds back what it carries while it is closed.
 struct Way {
@@ -78,8 +77,7 @@ struct Rig {
     dir: TempDir,
     ledger: Running,
     policy_key: String,
-    token: String,
-    http: HttpClient,
+    bank: Caller,
 }
 
 fn put(dir: &Path, name: &str, bytes: &[u8]) {
@@ -88,28 +86,11 @@ fn put(dir: &Path, name: &str, bytes: &[u8]) {
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("its mode");
 }
 
-/// A caller with a service token; a service itself is of the tenant `ron`.
-fn principal(tenant: &str, name: &str, token: &str, scopes: &[&str]) -> String {
-    let hash = service_token::hash(token);
-    format!(
-        "[[auth.principals]]\nname = \"{name}\"\ntenant = \"{tenant}\"\nsha256 = \"{hash}\"\nscopes = {scopes:?}\n"
-    )
-}
-
-fn start<S: Service>(more: &str) -> Running {
-    let text = format!("amnesia = true\ninsecure_loopback = true\n{more}");
-    let config = Config::from_toml(S::TABLE, Path::new("ha/config.toml"), &text);
-    let config = config.unwrap_or_else(|problems| panic!("{problems:?}"));
-    let parts = Parts::ephemeral(S::TABLE.service).expect("free ports");
-    ron_service::start::<S>(config, parts).expect("it starts")
-}
-
 impl Rig {
     fn start() -> Self {
-        let dir = tempfile::tempdir().expect("a temporary directory");
-        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o700)).expect("its mode");
-        let wallet = service_token::generate("svc-wallet", &[1; 32]);
-        put(dir.path(), "ledger.token", wallet.as_bytes());
+        let dir = private_dir();
+        let wallet = Caller::new("ron", "svc-wallet");
+        put(dir.path(), "ledger.token", wallet.token.as_bytes());
         let key = Ed25519Key::from_seed(&[7; 32]);
         let policy = json!({"version": 1, "rules": [{
             "principal": "*", "actions": ["read", "issue"], "accounts": ["*"], "assets": ["*"],
@@ -123,73 +104,70 @@ impl Rig {
         put(dir.path(), "wallet.json", &bytes);
         let sig = ron_service::signed_policy::signature_bytes(&sig).expect("a document");
         put(dir.path(), "wallet.json.sig", &sig);
-        let scopes = ["ledger:commit", "ledger:read"];
-        let wallets = principal("ron", "svc-wallet", &wallet, &scopes);
+        let wallets = wallet.principal(&["ledger:commit", "ledger:read"]);
         Self {
-            ledger: start::<RonLedger>(&format!("[ledger]\nprojection = false\n{wallets}")),
+            ledger: start::<RonLedger>(&format!(
+                "amnesia = true\n[ledger]\nprojection = false\n{wallets}"
+            )),
             dir,
             policy_key: b64::url(&key.public()),
-            token: service_token::generate("bank", &[2; 32]),
-            http: HttpClient::new(ClientConfig {
-                breaker: None,
-                insecure_loopback: true,
-                ..ClientConfig::default()
-            }),
+            bank: Caller::new("default", "bank"),
         }
     }
 
-    /// A wallet that reaches the ledger at a port and keeps its records in a database.
-    fn wallet(&self, ledger_port: u16, database: &str) -> Running {
-        let scopes = ["wallet:read", "wallet:issue"];
+    /// A wallet that reaches the ledger at a port; `records` are the lines that say where it keeps its records.
+    fn wallet(&self, ledger_port: u16, records: &str) -> Running {
         // It holds the ledger for healthy all the time, and takes every request.
         let wallet = start::<SvcWallet>(&format!(
-            "[ledger]\nurl = \"http://127.0.0.1:{ledger_port}\"\ntoken_file = \"{0}/ledger.token\"\n\
+            "amnesia = true\n\
+             [ledger]\nurl = \"http://127.0.0.1:{ledger_port}\"\ntoken_file = \"{0}/ledger.token\"\n\
              tries = 1\nsilent_after = \"10s\"\nhangs_after = \"10s\"\n\
              [policy]\ndir = \"{0}\"\npublic_keys = [\"{1}\"]\n\
-             [records]\nurl = \"{database}\"\n{2}",
+             [records]\n{records}\n{2}",
             self.dir.path().display(),
             self.policy_key,
-            principal("default", "bank", &self.token, &scopes),
+            self.bank.principal(&["wallet:read", "wallet:issue"]),
         ));
         wallet.wait_ready(soon()).expect("it gets ready");
         wallet
     }
 
-    fn call(
-        &self,
-        wallet: &Running,
-        method: Method,
-        path: &str,
-        key: Option<&str>,
-        body: Option<&Value>,
-    ) -> Reply {
-        let bearer = format!("Bearer {}", self.token);
-        let mut headers = vec![("Authorization", bearer.as_str())];
-        headers.extend(key.map(|key| ("Idempotency-Key", key)));
-        let called = self.http.call(Call {
-            method,
-            url: &format!("{}{path}", wallet.api_url()),
-            headers: &headers,
-            body: body.map(|body| body.to_string().into_bytes()),
-            content_type: body.map(|_| "application/json"),
-            deadline: Deadline::within(Duration::from_secs(60)),
-            idempotent: false,
-        });
-        called.expect("the wallet answers")
-    }
-
     fn issue(&self, wallet: &Running, key: &str, amount: u64) -> Reply {
         let body = json!({"to": "a", "asset": "ron", "amount_minor": amount.to_string()});
-        self.call(wallet, Method::POST, "/v1/issue", Some(key), Some(&body))
+        self.bank
+            .call(wallet, Method::POST, "/v1/issue", Some(key), Some(&body))
+    }
+
+    /// Sends a request until it is done: the key makes that safe.
+    fn issue_in_the_end(&self, wallet: &Running, key: &str, amount: u64) {
+        wait_for("the issue is done", || {
+            self.issue(wallet, key, amount).status == 200
+        });
     }
 
     fn ask(&self, wallet: &Running, key: &str) -> Reply {
-        self.call(wallet, Method::GET, &format!("/v1/ops/{key}"), None, None)
+        self.bank.get(wallet, &format!("/v1/ops/{key}"))
     }
 
+    /// What a wallet says of a key, once its database has answered in time.
     fn outcome(&self, wallet: &Running, key: &str) -> String {
-        let told = json(&self.ask(wallet, key));
-        told["outcome"].as_str().expect("an outcome").to_owned()
+        let mut outcome = None;
+        wait_for("the database answers in time", || {
+            let reply = self.ask(wallet, key);
+            if reply.status != 503 {
+                let told = json(&reply);
+                outcome = told["outcome"].as_str().map(str::to_owned);
+            }
+            outcome.is_some()
+        });
+        outcome.expect("an outcome")
+    }
+
+    /// Waits until a wallet says that a key was never used, which only its database can tell.
+    fn wait_for_never(&self, wallet: &Running) {
+        wait_for("the wallet knows what its database has", || {
+            self.ask(wallet, "never").status == 404
+        });
     }
 }
 
@@ -199,9 +177,9 @@ fn json(reply: &Reply) -> Value {
     serde_json::from_slice(&reply.body).expect("JSON")
 }
 
-fn stop(mut wallet: Running) {
-    let report = wallet.drain(Duration::from_secs(30));
-    assert!(report.stragglers.is_empty(), "{:?}", report.stragglers);
+/// The lines of a configuration for records in a database.
+fn records(cluster: &Cluster) -> String {
+    format!("url = \"{}\"", cluster.primary.url())
 }
 
 /// What one wallet has said of a key, another knows: it is open until the ledger has it or its caller gives it up.
@@ -211,13 +189,14 @@ fn a_key_that_is_open_at_one_wallet_is_open_at_all() {
     let rig = Rig::start();
     let ledger = rig.ledger.api_addr();
     let way = Way::to(ledger);
-    let database = format!(
-        "postgresql://ron@127.0.0.1:{}/postgres",
-        cluster.primary.port
-    );
-    let a = rig.wallet(way.port, &database);
-    let b = rig.wallet(ledger.port(), &database);
-    assert_eq!(rig.issue(&a, "before", 5).status, 200);
+    let records = records(&cluster);
+    let a = rig.wallet(way.port, &records);
+    let b = rig.wallet(ledger.port(), &records);
+    rig.issue_in_the_end(&a, "before", 5);
+    // The first transaction also connects and makes the tables.
+    for wallet in [&a, &b] {
+        rig.wait_for_never(wallet);
+    }
 
     way.set_open(false);
     let keys = ["open", "gone"];
@@ -233,7 +212,7 @@ fn a_key_that_is_open_at_one_wallet_is_open_at_all() {
             assert_eq!(rig.outcome(&b, key), "open", "asking gives nothing up");
         }
     }
-    assert_eq!(rig.ask(&b, "never").status, 404);
+    rig.wait_for_never(&b);
 
     // Without its standby the database may not be the one that has the newest records.
     cluster.set_standby(false);
@@ -248,15 +227,10 @@ fn a_key_that_is_open_at_one_wallet_is_open_at_all() {
     cluster.set_standby(true);
 
     // Sent again, and given up, at the other wallet.
-    assert_eq!(rig.issue(&b, "open", 7).status, 200);
+    rig.issue_in_the_end(&b, "open", 7);
     assert_eq!(rig.outcome(&b, "open"), "done");
-    let given_up = rig.call(
-        &b,
-        Method::POST,
-        "/v1/ops/gone/abandon",
-        None,
-        Some(&json!({})),
-    );
+    let (path, empty) = ("/v1/ops/gone/abandon", json!({}));
+    let given_up = rig.bank.call(&b, Method::POST, path, None, Some(&empty));
     assert_eq!(json(&given_up)["outcome"], "refused");
 
     // What the first wallet has sent arrives late, and changes nothing.
@@ -275,13 +249,7 @@ fn a_key_that_is_open_at_one_wallet_is_open_at_all() {
                 told == outcome
             });
         }
-        let balance = rig.call(
-            wallet,
-            Method::GET,
-            "/v1/balance?account=a&asset=ron",
-            None,
-            None,
-        );
+        let balance = rig.bank.get(wallet, "/v1/balance?account=a&asset=ron");
         assert_eq!(json(&balance)["amount_minor"], "12");
     }
     let left = "SELECT count(*) FROM svc_wallet.unresolved";
@@ -299,19 +267,12 @@ fn a_wallet_goes_on_without_its_database() {
     let rig = Rig::start();
     let ledger = rig.ledger.api_addr();
     let way = Way::to(ledger);
-    let database = format!(
-        "postgresql://ron@127.0.0.1:{}/postgres",
-        cluster.primary.port
-    );
     cluster.primary.signal(Signal::STOP);
-    let options = format!("{database}\"\ndurability = \"storage");
-    let a = rig.wallet(way.port, &options);
-    let b = rig.wallet(ledger.port(), &options);
-    assert_eq!(
-        rig.issue(&a, "before", 5).status,
-        200,
-        "the ledger has the truth"
-    );
+    let records = format!("{}\ndurability = \"storage\"", records(&cluster));
+    let a = rig.wallet(way.port, &records);
+    let b = rig.wallet(ledger.port(), &records);
+    // The ledger has the truth.
+    rig.issue_in_the_end(&a, "before", 5);
     assert_eq!(rig.outcome(&b, "before"), "done");
     assert_eq!(
         rig.ask(&b, "never").status,
@@ -329,7 +290,7 @@ fn a_wallet_goes_on_without_its_database() {
         rig.ask(&b, "open").status == 200
     });
     assert_eq!(rig.outcome(&b, "open"), "open");
-    assert_eq!(rig.ask(&b, "never").status, 404);
+    rig.wait_for_never(&b);
     // It outlives the wallet that recorded it.
     way.set_open(true);
     stop(a);

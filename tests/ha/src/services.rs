@@ -1,0 +1,98 @@
+//! Services in this process, as the tests of two nodes start and call them.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::time::Duration;
+
+use ron_auth::service_token;
+use ron_http::{Call, ClientConfig, HttpClient, Method, Reply};
+use ron_kernel::Deadline;
+use ron_service::{Config, Parts, Running, Service};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// A directory that a service accepts.
+pub fn private_dir() -> TempDir {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o700)).expect("its mode");
+    dir
+}
+
+/// Starts a service; the error is its own.
+pub fn try_start<S: Service>(more: &str) -> Result<Running, String> {
+    let text = format!("insecure_loopback = true\n{more}");
+    let config = Config::from_toml(S::TABLE, Path::new("ha/config.toml"), &text);
+    let config = config.unwrap_or_else(|problems| panic!("{problems:?}"));
+    let parts = Parts::ephemeral(S::TABLE.service).expect("free ports");
+    ron_service::start::<S>(config, parts).map_err(|error| format!("{error:?}"))
+}
+
+pub fn start<S: Service>(more: &str) -> Running {
+    try_start::<S>(more).expect("it starts")
+}
+
+pub fn stop(mut service: Running) {
+    let report = service.drain(Duration::from_secs(30));
+    assert!(report.stragglers.is_empty(), "{:?}", report.stragglers);
+}
+
+/// A principal with a service token, and its connections.
+pub struct Caller {
+    tenant: &'static str,
+    name: &'static str,
+    pub token: String,
+    http: HttpClient,
+}
+
+impl Caller {
+    /// A service is of the tenant `ron`.
+    pub fn new(tenant: &'static str, name: &'static str) -> Self {
+        Self {
+            tenant,
+            name,
+            token: service_token::generate(name, &[1; 32]),
+            http: HttpClient::new(ClientConfig {
+                breaker: None,
+                insecure_loopback: true,
+                ..ClientConfig::default()
+            }),
+        }
+    }
+
+    /// Its entry in the configuration of the service that it calls.
+    pub fn principal(&self, scopes: &[&str]) -> String {
+        let (tenant, name) = (self.tenant, self.name);
+        let hash = service_token::hash(&self.token);
+        format!(
+            "[[auth.principals]]\nname = \"{name}\"\ntenant = \"{tenant}\"\nsha256 = \"{hash}\"\nscopes = {scopes:?}\n"
+        )
+    }
+
+    pub fn call(
+        &self,
+        service: &Running,
+        method: Method,
+        path: &str,
+        key: Option<&str>,
+        body: Option<&Value>,
+    ) -> Reply {
+        let bearer = format!("Bearer {}", self.token);
+        let mut headers = vec![("Authorization", bearer.as_str())];
+        headers.extend(key.map(|key| ("Idempotency-Key", key)));
+        let called = self.http.call(Call {
+            method,
+            url: &format!("{}{path}", service.api_url()),
+            headers: &headers,
+            body: body.map(|body| body.to_string().into_bytes()),
+            content_type: body.map(|_| "application/json"),
+            deadline: Deadline::within(Duration::from_secs(60)),
+            idempotent: false,
+        });
+        called.expect("the service answers")
+    }
+
+    pub fn get(&self, service: &Running, path: &str) -> Reply {
+        self.call(service, Method::GET, path, None, None)
+    }
+}
