@@ -73,7 +73,7 @@ impl World {
     fn disturb(&mut self) {
         for _ in 0..2 + below(6) {
             time::sleep(ms(below(800)));
-            match below(20) {
+            match below(22) {
                 0 => hosts::part(&self.net, REWARDER, LEDGER, 3_000),
                 1 => hosts::part(&self.net, REWARDER, KMS, 3_000),
                 2 => {
@@ -88,7 +88,7 @@ impl World {
                 11 => self.ledger.cut_power(&self.net),
                 12 => self.rewarder.restart(&self.net),
                 13 => self.ledger.restart(&self.net),
-                14 => self.turn_kms(),
+                14 | 19 | 20 => self.turn_kms(),
                 15 => self.kill_kms(),
                 16 => self.rewarder.fail_disk(&self.net),
                 17 => self.ledger.fail_disk(&self.net),
@@ -153,7 +153,8 @@ impl World {
         fault::happened("the KMS does not sign");
         self.kms
             .turn([Face::Away, Face::OtherKey][below(2) as usize]);
-        time::sleep(ms(below(2_000)));
+        // Longer than the three calls of an attempt.
+        time::sleep(ms(below(4_000)));
         self.kms.turn(Face::Good);
     }
 
