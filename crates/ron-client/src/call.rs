@@ -7,23 +7,26 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use ron_http::{Call, CallError, Cause, HttpClient, Method, Reply};
 use ron_kernel::{Backoff, Deadline, Shutdown, ShutdownTrigger};
 use ron_proto::ProblemBody;
+use ron_proto::ledger::NOT_ACTIVE;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use ron_http::Credential;
 
-/// Maximum attempts of a mutation that may be repeated, including the first.
+/// Attempts of a mutation that may be repeated, including the first; a client with patience makes
+/// more.
 const TRIES: u32 = 3;
-/// Pauses between attempts: 25 to 50 ms, then 50 to 75 ms. Short, because a client that is shut
-/// down notices it only at the next attempt.
+/// Pauses between attempts: 25 to 50 ms, then 50 to 75 ms; a client with patience makes longer ones
+/// after these. Short, because a client that is shut down notices it only at the next attempt.
 const PAUSE: Duration = Duration::from_millis(25);
-const PAUSE_CAP: Duration = Duration::from_millis(75);
+const PAUSE_CAP: Duration = Duration::from_millis(400);
 /// Pause after a refusal that does not say how long to wait.
 const REFUSED_PAUSE: Duration = Duration::from_millis(100);
 
@@ -68,6 +71,16 @@ impl ClientError {
         }
     }
 
+    /// URL of the node that does what this one refused because it is a standby.
+    fn active(&self) -> Option<&str> {
+        match self {
+            Self::Refused { problem, .. } if problem.code == NOT_ACTIVE => {
+                problem.details.as_ref()?.get("active")?.as_str()
+            }
+            _ => None,
+        }
+    }
+
     /// How long to wait before the same request, if it was refused only for the moment: the service
     /// is busy or not ready, and nothing was done.
     fn wait_for(&self) -> Option<Duration> {
@@ -105,10 +118,42 @@ impl fmt::Display for ClientError {
 
 impl std::error::Error for ClientError {}
 
-/// The base URL and credential of a service; every typed client is built on it.
+/// The nodes of a service, and which of them calls go to.
+#[derive(Debug)]
+struct Nodes {
+    bases: Vec<String>,
+    at: AtomicUsize,
+}
+
+impl Nodes {
+    fn new(bases: &str) -> Self {
+        Self {
+            bases: bases.split(',').map(|base| base_url(base.trim())).collect(),
+            at: AtomicUsize::new(0),
+        }
+    }
+
+    fn at(&self) -> usize {
+        self.at.load(Ordering::Relaxed)
+    }
+
+    /// Calls go from the node `from` to the active one, if it is of these nodes, else to the next.
+    /// Nothing changes when another call has left that node before.
+    fn leave(&self, from: usize, active: Option<&str>) {
+        let active = active.map(base_url);
+        let known = |base: &String| Some(base) == active.as_ref();
+        // A credential goes to no URL that only an answer has named.
+        let to = self.bases.iter().position(known).filter(|to| *to != from);
+        let to = to.unwrap_or((from + 1) % self.bases.len());
+        let (seen, done) = (Ordering::Relaxed, Ordering::Relaxed);
+        let _ = self.at.compare_exchange(from, to, done, seen);
+    }
+}
+
+/// The URLs and the credential of a service; every typed client is built on it.
 #[derive(Debug, Clone)]
 pub struct Caller {
-    base: Arc<str>,
+    nodes: Arc<Nodes>,
     credential: Arc<Credential>,
     http: Arc<HttpClient>,
     /// Never fired; only its timed wait is used.
@@ -130,14 +175,31 @@ pub struct Outgoing<'a> {
 
 impl Caller {
     /// A caller of the service at `base`, for example `http://127.0.0.1:7440`,
-    /// `https://kms.example` or, for a Unix socket, `unix:/run/ron/kms.sock`.
+    /// `https://kms.example` or, for a Unix socket, `unix:/run/ron/kms.sock`; the URLs of several
+    /// nodes of one service have commas between them.
     pub fn new(base: &str, credential: Credential, http: Arc<HttpClient>) -> Self {
         Self {
-            base: base_url(base).into(),
+            nodes: Arc::new(Nodes::new(base)),
             credential: Arc::new(credential),
             http,
             idle: Arc::new(Shutdown::pair()),
         }
+    }
+
+    /// URLs of the service's nodes.
+    pub fn nodes(&self) -> &[String] {
+        &self.nodes.bases
+    }
+
+    /// The node that calls go to, as an index of [`Caller::nodes`].
+    pub fn node(&self) -> usize {
+        self.nodes.at()
+    }
+
+    /// Sends calls to the node at `active`, if it is of this service, else to the next one, because
+    /// the node `from` does not do what is asked.
+    pub fn leave(&self, from: usize, active: Option<&str>) {
+        self.nodes.leave(from, active);
     }
 
     pub fn get<T: DeserializeOwned>(
@@ -186,18 +248,39 @@ impl Caller {
 
     /// Sends the request; any status but 2xx is an error. A mutation that may be repeated is
     /// repeated while its outcome is unknown and attempts and time are left. A request that is
-    /// refused only for the moment is repeated within the client's patience
-    /// ([`ron_http::ClientConfig`]).
+    /// refused only for the moment by every node is repeated within the client's patience
+    /// ([`ron_http::ClientConfig`]), and so is one whose outcome is unknown.
     pub fn send(&self, out: &Outgoing<'_>) -> Result<Reply, ClientError> {
-        let url = format!("{}{}", self.base, out.path);
         let patience = Deadline::within(self.http.patience().min(out.deadline.remaining()));
         let mut backoff = Backoff::new(PAUSE, PAUSE_CAP, PAUSE, self.http.seed());
         let mut open: Option<ClientError> = None;
+        let mut asked = 0;
         loop {
-            let unknown = match (judge(self.once(&url, out)), open.take()) {
-                (Verdict::Done(reply), _) => return Ok(reply),
-                (Verdict::Settled(error), _) => return Err(error),
-                (Verdict::Nothing(error), None) => match error.wait_for() {
+            let at = self.nodes.at();
+            let (error, done_nothing, leaves) = match judge(self.once(at, out)) {
+                Verdict::Done(reply) => return Ok(reply),
+                Verdict::Settled(error) => return Err(error),
+                Verdict::Nothing(error) => {
+                    // A node that limits its clients is not left for that.
+                    let leaves = matches!(error.status(), None | Some(503));
+                    (error, true, leaves)
+                }
+                Verdict::Open(error) => (error, false, true),
+                Verdict::Running(error) => (error, false, false),
+            };
+            if leaves {
+                self.nodes.leave(at, error.active());
+                asked += 1;
+                let is_last = asked % self.nodes.bases.len() == 0;
+                let may_repeat = done_nothing || out.idempotent;
+                if !is_last && may_repeat && !out.deadline.expired() {
+                    open = open.or((!done_nothing).then_some(error));
+                    continue;
+                }
+            }
+            // What an earlier attempt may have done is not ruled out by a refusal of this one.
+            let unknown = match (done_nothing, open.take()) {
+                (true, None) => match self.pause_of(&error) {
                     Some(pause) if pause < patience.remaining() => {
                         self.http.count_repeat();
                         self.idle.1.wait(Deadline::within(pause));
@@ -205,17 +288,26 @@ impl Caller {
                     }
                     _ => return Err(error),
                 },
-                (Verdict::Open(error), _) => error,
-                // An earlier attempt may have taken effect, which this refusal does not rule out.
-                (Verdict::Nothing(_), Some(earlier)) => earlier,
+                (true, Some(earlier)) => earlier,
+                (false, _) => error,
             };
             let pause = backoff.next_pause();
             let may = out.idempotent && out.method != Method::GET;
-            if !may || backoff.steps() >= TRIES || pause >= out.deadline.remaining() {
+            let impatient = backoff.steps() >= TRIES && pause >= patience.remaining();
+            if !may || impatient || pause >= out.deadline.remaining() {
                 return Err(unknown);
             }
             self.idle.1.wait(Deadline::within(pause));
             open = Some(unknown);
+        }
+    }
+
+    /// How long to wait before all nodes are asked again that have done nothing. The only node of a
+    /// service is not waited for when it cannot be reached: the HTTP client has tried it again.
+    fn pause_of(&self, error: &ClientError) -> Option<Duration> {
+        match error {
+            ClientError::NotSent { .. } if self.nodes.bases.len() > 1 => Some(REFUSED_PAUSE),
+            _ => error.wait_for(),
         }
     }
 
@@ -226,7 +318,7 @@ impl Caller {
         content_type: &str,
         file: &std::fs::File,
     ) -> Result<Reply, ClientError> {
-        let url = format!("{}{}", self.base, out.path);
+        let url = format!("{}{}", self.nodes.bases[self.nodes.at()], out.path);
         let mut headers = out.headers.to_vec();
         if let Some(value) = self.credential.header() {
             headers.push(("Authorization", value));
@@ -242,11 +334,15 @@ impl Caller {
         };
         match judge(self.http.send_file(&call, file)) {
             Verdict::Done(reply) => Ok(reply),
-            Verdict::Settled(error) | Verdict::Nothing(error) | Verdict::Open(error) => Err(error),
+            Verdict::Settled(error)
+            | Verdict::Nothing(error)
+            | Verdict::Open(error)
+            | Verdict::Running(error) => Err(error),
         }
     }
 
-    fn once(&self, url: &str, out: &Outgoing<'_>) -> Result<Reply, CallError> {
+    fn once(&self, node: usize, out: &Outgoing<'_>) -> Result<Reply, CallError> {
+        let url = format!("{}{}", self.nodes.bases[node], out.path);
         let deadline_ms = out.deadline.remaining().as_millis().max(1).to_string();
         let mut headers = out.headers.to_vec();
         headers.push(("X-Request-Deadline-Ms", &deadline_ms));
@@ -259,7 +355,7 @@ impl Caller {
         };
         self.http.call(Call {
             method: out.method,
-            url,
+            url: &url,
             headers: &headers,
             body,
             content_type,
@@ -316,6 +412,8 @@ enum Verdict {
     Nothing(ClientError),
     /// This attempt may have been carried out.
     Open(ClientError),
+    /// The operation is under way at this node.
+    Running(ClientError),
 }
 
 fn judge(outcome: Result<Reply, CallError>) -> Verdict {
@@ -337,8 +435,14 @@ fn judge(outcome: Result<Reply, CallError>) -> Verdict {
     });
     // 500, 502 and 504 leave open what was done, and so does an operation that is still running;
     // every other error guarantees that this request changed nothing.
-    if matches!(reply.status, 500 | 502 | 504) || problem.code == "in_flight" {
-        return Verdict::Open(ClientError::Unknown {
+    let is_running = problem.code == "in_flight";
+    if is_running || matches!(reply.status, 500 | 502 | 504) {
+        let verdict = if is_running {
+            Verdict::Running
+        } else {
+            Verdict::Open
+        };
+        return verdict(ClientError::Unknown {
             cause: Cause::Other,
             detail: format!("{} {}: {}", reply.status, problem.code, problem.detail),
         });
@@ -409,6 +513,22 @@ mod tests {
     }
 
     #[test]
+    fn calls_leave_a_node_for_the_active_one_or_the_next() {
+        let nodes = Nodes::new("http://a/, http://b,unix:/run/c.sock");
+        assert_eq!(nodes.bases, ["http://a", "http://b", "unix:/run/c.sock:"]);
+        let check = |from: usize, active: Option<&str>, at: usize| {
+            nodes.leave(from, active);
+            assert_eq!(nodes.at(), at, "from {from} to {active:?}");
+        };
+        check(0, None, 1);
+        check(0, None, 1); // another call has left it before
+        check(1, Some("http://a/"), 0);
+        check(0, Some("unix:/run/c.sock"), 2);
+        check(2, Some("http://elsewhere"), 0);
+        check(0, Some("http://a"), 1); // it does not do what it says
+    }
+
+    #[test]
     fn segments_are_encoded() {
         assert_eq!(encode("eth:0xab/c d"), "eth%3A0xab%2Fc%20d");
         assert_eq!(encode("a-b._~9"), "a-b._~9");
@@ -431,6 +551,7 @@ mod tests {
                 Verdict::Settled(ClientError::Refused { .. }) => "settled",
                 Verdict::Nothing(ClientError::Refused { .. }) => "nothing",
                 Verdict::Open(ClientError::Unknown { .. }) => "open",
+                Verdict::Running(ClientError::Unknown { .. }) => "running",
                 other => panic!("{status} became {other:?}"),
             };
             assert_eq!(found, meaning, "{status} {body}");
@@ -447,7 +568,7 @@ mod tests {
         for status in [500, 502, 504] {
             check(status, "not even JSON", "open");
         }
-        check(409, r#"{"code":"in_flight"}"#, "open");
+        check(409, r#"{"code":"in_flight"}"#, "running");
         check(409, r#"{"code":"conflict"}"#, "settled");
     }
 }

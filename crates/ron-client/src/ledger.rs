@@ -19,8 +19,15 @@ use ron_http::Credential;
 #[derive(Debug, Clone)]
 pub struct LedgerClient(Caller);
 
+/// Head of a ledger's log, and the node that has answered, as an index of its URLs.
+#[derive(Debug, Clone)]
+pub struct ActiveHead {
+    pub head: Head,
+    pub node: usize,
+}
+
 impl LedgerClient {
-    /// A client of the ledger at `base`.
+    /// A client of the ledger at `base`, or of its nodes at several URLs with commas between them.
     pub fn new(base: &str, credential: Credential, http: Arc<HttpClient>) -> Self {
         Self(Caller::new(base, credential, http))
     }
@@ -189,6 +196,22 @@ impl LedgerClient {
     /// Head of the log: sequence, size, root.
     pub fn head(&self, deadline: Deadline) -> Result<Head, ClientError> {
         self.0.get("/v1/ledger/head", deadline)
+    }
+
+    /// The head as the active node has it, with that node, to which further calls go; or that of a
+    /// standby when no node is known to be active.
+    pub fn active_head(&self, deadline: Deadline) -> Result<ActiveHead, ClientError> {
+        let mut asked = 0;
+        loop {
+            let head = self.head(deadline)?;
+            let node = self.0.node();
+            asked += 1;
+            if !head.is_of_standby() || asked >= self.0.nodes().len() {
+                return Ok(ActiveHead { head, node });
+            }
+            let active = head.closed.and_then(|closed| closed.active);
+            self.0.leave(node, active.as_deref());
+        }
     }
 
     /// State of an epoch's settlement; 404 when it was never opened.

@@ -25,7 +25,7 @@ mod wallet;
 
 pub use call::{Caller, ClientError, Outgoing, encode};
 pub use kms::KmsClient;
-pub use ledger::LedgerClient;
+pub use ledger::{ActiveHead, LedgerClient};
 pub use passport::{ClientProof, PassportClient, TokenAsk};
 pub use rewarder::RewarderClient;
 pub use ron_http::Credential;

@@ -113,7 +113,11 @@ fn transfer_by(
     addr: SocketAddr,
     deadline: Deadline,
 ) -> Result<u64, ClientError> {
-    let wallet = WalletClient::new(&format!("http://{addr}"), Credential::bearer("t"), http);
+    transfer_at(http, &format!("http://{addr}"), deadline)
+}
+
+fn transfer_at(http: Arc<HttpClient>, base: &str, deadline: Deadline) -> Result<u64, ClientError> {
+    let wallet = WalletClient::new(base, Credential::bearer("t"), http);
     let key: IdemKey = "k".parse().expect("a key");
     let request = Transfer {
         from: "a".parse().expect("an account"),
@@ -193,6 +197,70 @@ fn a_patient_client_sends_again_what_was_refused_for_the_moment() {
     check(&[BUSY, DONE], 50, "refused 503 draining", 1);
     // The answer says that an operator has to act first.
     check(&[READ_ONLY, DONE], 4_000, "refused 503 read_only", 1);
+}
+
+/// Outcome of a transfer through several peers, and the count of requests that each of them has read.
+fn through(nodes: &[(SocketAddr, Arc<AtomicUsize>)], patience: u64) -> (String, Vec<usize>) {
+    let http = Arc::new(HttpClient::new(ClientConfig {
+        patience: Duration::from_millis(patience),
+        ..ClientConfig::default()
+    }));
+    let urls: Vec<_> = nodes
+        .iter()
+        .map(|(addr, _)| format!("http://{addr}"))
+        .collect();
+    let outcome = word(&transfer_at(http, &urls.join(", "), soon()));
+    let counts = nodes.iter().map(|(_, count)| count.load(Ordering::SeqCst));
+    (outcome, counts.collect())
+}
+
+#[test]
+fn a_mutation_goes_from_node_to_node_under_its_key() {
+    let check = |scripts: [&'static [Act]; 2], patience, outcome: &str, requests: [usize; 2]| {
+        let (found, counts) = through(&scripts.map(peer), patience);
+        assert_eq!((found.as_str(), counts), (outcome, requests.to_vec()));
+    };
+    check([&[DONE], &[]], 0, "done 7", [1, 0]);
+    // Refused without anything done: the next node is asked at once, each once.
+    check([&[BUSY], &[DONE]], 0, "done 7", [1, 1]);
+    check([&[READ_ONLY], &[DONE]], 0, "done 7", [1, 1]);
+    check([&[BUSY, DONE], &[BUSY]], 0, "refused 503 draining", [1, 1]);
+    check([&[BUSY, DONE], &[BUSY]], 4_000, "done 7", [2, 1]);
+    // In doubt: another node is asked for the same key.
+    check([&[HangUp], &[DONE]], 0, "done 7", [1, 1]);
+    check(
+        [&[LATE], &[POOR]],
+        0,
+        "refused 409 insufficient_funds",
+        [1, 1],
+    );
+    check([&[HangUp, DONE], &[BUSY]], 0, "done 7", [2, 1]);
+    // It runs at the first node, and a refusal of the operation itself is final.
+    check([&[RUNS, DONE], &[]], 0, "done 7", [2, 0]);
+    check([&[POOR], &[]], 0, "refused 409 insufficient_funds", [1, 0]);
+    check(
+        [&[Answer(429, r#"{"code":"busy","retryable":true}"#)], &[]],
+        0,
+        "refused 429 busy",
+        [1, 0],
+    );
+}
+
+#[test]
+fn a_call_follows_a_standby_to_the_active_node_and_a_credential_to_no_other_url() {
+    let standby = |active: SocketAddr| {
+        let details = format!(r#"{{"active":"http://{active}"}}"#);
+        let body = format!(r#"{{"code":"not_active","retryable":true,"details":{details}}}"#);
+        let script: &'static [Act] = Vec::leak(vec![Answer(503, body.leak())]);
+        peer(script)
+    };
+    let active = peer(&[DONE]);
+    let nodes = [standby(active.0), peer(&[POOR]), active];
+    assert_eq!(through(&nodes, 0), ("done 7".to_owned(), vec![1, 0, 1]));
+    let stranger = peer(&[DONE]);
+    let nodes = [standby(stranger.0), peer(&[DONE])];
+    assert_eq!(through(&nodes, 0), ("done 7".to_owned(), vec![1, 1]));
+    assert_eq!(stranger.1.load(Ordering::SeqCst), 0);
 }
 
 #[test]

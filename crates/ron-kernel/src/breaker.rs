@@ -144,6 +144,11 @@ impl Breaker {
         }
     }
 
+    /// Forgets what was recorded: calls go to another upstream from now on.
+    pub fn reset(&self) {
+        *self.state.lock() = State::closed();
+    }
+
     /// 0 closed, 1 half open, 2 open: the value of the `breaker_state` gauge.
     pub fn level(&self) -> i64 {
         match *self.state.lock() {

@@ -16,7 +16,8 @@ ron_service::settings! {
         "policy.dir" => policy_dir: Option<PathBuf>, restart(Files);
         /// Ed25519 public keys trusted to sign policies: base64url, or NAME=base64url.
         "policy.public_keys" => policy_keys: KeyRing, required, restart(Trust);
-        /// Base URL of ron-ledger; if empty, epochs are computed and never settled.
+        /// Base URL of ron-ledger, or the URLs of its nodes with commas between them; if empty, epochs are computed and never
+        /// settled.
         "ledger.url" => ledger_url: Option<String>, restart(Clients);
         /// Service token for ron-ledger, mode 0600.
         "ledger.token_file" => ledger_token_file: Option<PathBuf>, restart(Clients);

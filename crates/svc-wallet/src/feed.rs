@@ -57,6 +57,8 @@ enum FeedError {
     Answers(#[from] AnswersError),
     #[error("the ledger is at entry {head}, which is before entry {applied}: it is another ledger")]
     WentBack { head: u64, applied: u64 },
+    #[error("a standby of the ledger is at entry {head}, and the wallet at entry {applied}")]
+    Behind { head: u64, applied: u64 },
 }
 
 /// Whether a page requested after entry `after` lacks entries, inside or at its end.
@@ -79,7 +81,7 @@ impl Feed {
             }
             tracing::debug!(event = "feed_interrupted", reason = %why);
             match why {
-                FeedError::Call(_) => {
+                FeedError::Call(_) | FeedError::Behind { .. } => {
                     self.metrics.feed_failed();
                     self.lag.begun();
                 }
@@ -99,8 +101,14 @@ impl Feed {
         if copy.is_none() {
             *copy = Answers::open(&self.answers, self.keep)?;
         }
-        let head = self.ledger.head(Deadline::within(CALL))?;
+        let head = self.ledger.active_head(Deadline::within(CALL))?.head;
         if let Some(copy) = copy {
+            let applied = copy.applied();
+            // What a standby does not have yet says nothing of the ledger.
+            if head.is_of_standby() && head.seq < applied {
+                let head = head.seq;
+                return Err(FeedError::Behind { head, applied });
+            }
             let mut another = copy.of_ledger(&head.origin, head.seq)?;
             if !another && self.has_diverged(copy)? {
                 copy.start_over(&head.origin, head.seq)?;

@@ -16,7 +16,7 @@ use crate::webhooks::{self, Timing, WebhookKeys};
 
 ron_service::settings! {
     pub struct Settings {
-        /// Base URL of ron-ledger.
+        /// Base URL of ron-ledger; the URLs of a ledger's nodes have commas between them, and calls go to the active one.
         "ledger.url" => ledger_url: String = "http://127.0.0.1:7460", restart(Clients);
         /// File with the service token for ron-ledger; mode 0600.
         "ledger.token_file" => ledger_token_file: Option<PathBuf>, restart(Clients);

@@ -2,7 +2,7 @@
 //! call.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use ron_client::{ClientError, LedgerClient};
@@ -11,7 +11,7 @@ use ron_kernel::{
     ShutdownTrigger, Snapshot,
 };
 use ron_proto::Problem;
-use ron_proto::ledger::{Closed, CommitAnswer, CommitRequest, Entry, LEDGER_CLOSED};
+use ron_proto::ledger::{Closed, ClosedCause, CommitAnswer, CommitRequest, Entry, LEDGER_CLOSED};
 
 use crate::errors::retry_later;
 use crate::metrics::Metrics;
@@ -135,7 +135,10 @@ pub struct Upstream {
     attempts: Attempts,
     /// The last probe failed.
     unavailable: AtomicBool,
-    /// The ledger reports that it writes nothing until an operator has intervened.
+    /// The node of the ledger that a probe last found active; only the probe uses it.
+    node: AtomicUsize,
+    /// The ledger reports that it writes nothing: until an operator has intervened, or until one of its
+    /// nodes is active.
     closed: Snapshot<Option<Closed>>,
     // Never fires; only its timed wait is used, for the pauses between attempts.
     idle: (ShutdownTrigger, Shutdown),
@@ -161,6 +164,7 @@ impl Upstream {
             stalled_after: limits.stalled_after,
             attempts: limits.attempts,
             unavailable: AtomicBool::new(true),
+            node: AtomicUsize::new(0),
             closed: Snapshot::new(None),
             idle: Shutdown::pair(),
         }
@@ -255,14 +259,20 @@ impl Upstream {
     pub fn probe(&self, slot: usize) -> Result<(), ClientError> {
         self.clocks.begin(slot, self.clock.now());
         let by = Deadline::within(TRY_MAX);
-        let done = self.client.head(by);
+        let done = self.client.active_head(by);
         self.clocks.end(slot, self.clock.now(), answered(&done));
         self.unavailable.store(done.is_err(), Ordering::Release);
         if !alive(&done) {
             self.metrics.ledger_failed("probe", by.expired());
         }
-        if let Ok(head) = &done {
-            self.note_closed(head.closed.as_ref());
+        if let Ok(found) = &done {
+            let closed = found.head.closed.as_ref();
+            self.note_closed(closed);
+            // The failures were those of the node that was active before.
+            if closed.is_none() && self.node.swap(found.node, Ordering::Relaxed) != found.node {
+                self.breaker.reset();
+                self.show_breaker();
+            }
         }
         // While writes are refused, only the probe can close the breaker again.
         if self.breaker.level() != 0 && self.breaker.allow(self.clock.now()).is_ok() {
@@ -280,8 +290,7 @@ impl Upstream {
     }
 
     fn closed_problem(&self) -> Option<Problem> {
-        self.closed
-            .with(|known| known.as_ref().map(Closed::problem))
+        self.closed.with(|known| known.as_ref().map(closed_ledger))
     }
 
     /// Whether the ledger is silent or a call hangs. Computed from the clocks on every call, so
@@ -336,6 +345,15 @@ fn not_taken(e: &ClientError) -> Problem {
     retry_later(format!(
         "the ledger does not take writes now; nothing changed: {e}"
     ))
+}
+
+/// The refusal while the ledger is closed. Which of its nodes is active is no matter of a wallet's
+/// callers.
+fn closed_ledger(closed: &Closed) -> Problem {
+    if closed.cause == ClosedCause::NotActive {
+        return retry_later("no node of the ledger writes at the moment; nothing was done");
+    }
+    closed.problem()
 }
 
 /// The refusal of a closed ledger, with the ledger's own detail.

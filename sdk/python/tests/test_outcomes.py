@@ -136,6 +136,33 @@ class Outcomes(unittest.TestCase):
         with Stub(DROP, forbidden, DONE, ops=(200, {"outcome": "done", "receipt": RECEIPT})) as stub:
             self.assertEqual(self.submit(stub).receipt.seq, 7)
 
+    def test_a_service_with_several_nodes_is_called_where_it_answers(self) -> None:
+        def submit(*urls: str) -> Wallet:
+            wallet = Wallet(urls, StaticToken("t"), deadline=5.0)
+            self.assertEqual(wallet.submit(MOVE, key="order-1").receipt.seq, 7)
+            return wallet
+
+        def standby(active: str) -> Step:
+            return (503, {"code": "not_active", "retryable": True, "details": {"active": active}})
+
+        with Stub(DONE) as good:
+            for first, times in [((DROP,), 1), ((LATER,), 1), ((TIMEOUT, DONE), 2)]:
+                # What was refused by a node is sent to the next; an outcome that a node does not know is asked for there.
+                with self.subTest(first=first), Stub(*first) as node:
+                    submit(node.url, good.url).close()
+                    self.one_request(node, times)
+            with Stub(standby(good.url + "/")) as node, Stub(SHORT) as other:
+                wallet = submit(node.url, other.url, good.url)
+                self.assertEqual((len(node.seen), len(other.seen)), (1, 0), "the active node is known")
+                wallet.submit(MOVE, key="order-1")
+                self.assertEqual(len(node.seen), 1, "calls stay at the active node")
+                wallet.close()
+            with Stub(standby(good.url)) as node, Stub(DONE) as other:
+                before = len(good.seen)
+                submit("http://127.0.0.1:1", node.url, other.url).close()
+                self.assertEqual((len(other.seen), len(good.seen)), (1, before), "no other URL gets a credential")
+            self.assertEqual(len(set(good.seen)), 1, "another key or body was sent")
+
     def test_nothing_was_sent_is_not_unknown(self) -> None:
         wallet = Wallet("http://127.0.0.1:1", StaticToken("t"), deadline=0.3)
         with self.assertRaises(Unreachable):

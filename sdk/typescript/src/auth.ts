@@ -66,7 +66,7 @@ export class ClientCredentials implements Credential {
 
   async #fetch(): Promise<string> {
     const call = { method: "POST", path: "/oauth2/token", headers: this.#headers, body: this.#form };
-    const answer = await repeat(this.#issuer, call, DEADLINE);
+    const answer = await repeat(this.#issuer, call, DEADLINE, DEADLINE / 2);
     if (answer.status !== 200) throw answer.refusal();
     const granted = answer.json() as { access_token?: unknown; expires_in?: unknown } | null;
     if (typeof granted?.access_token !== "string" || typeof granted.expires_in !== "number") {

@@ -29,6 +29,13 @@ export class Refused extends RonError {
     const found = typeof this.details === "object" && this.details !== null ? (this.details as { expected?: unknown }).expected : undefined;
     return typeof found === "number" ? found : undefined;
   }
+
+  /** After `not_active`: the URL of the node that does what a standby refused, if it is known. */
+  get active(): string | undefined {
+    if (this.code !== "not_active" || typeof this.details !== "object" || this.details === null) return undefined;
+    const found = (this.details as { active?: unknown }).active;
+    return typeof found === "string" ? found : undefined;
+  }
 }
 
 /**

@@ -84,15 +84,67 @@ export function overFetch(url: string): Transport {
   };
 }
 
+/** A node of a service: its URL and a transport to it. */
+export interface Node {
+  readonly url: string;
+  readonly transport: Transport;
+}
+
+/**
+ * A transport to a service with several nodes. Calls go to one node until it cannot be reached, does not answer, or takes no
+ * calls for now; then to the node that it names as the active one, or to the next.
+ */
+export function overNodes(nodes: readonly Node[]): Transport {
+  const plain = (url: string): string => url.replace(/\/+$/, "");
+  const urls = nodes.map(({ url }) => plain(url));
+  let at = 0;
+  // A credential goes to no URL that only an answer has named.
+  const leave = (from: number, active: string | undefined): void => {
+    const known = active === undefined ? -1 : urls.indexOf(plain(active));
+    if (at === from) at = known < 0 || known === from ? (from + 1) % nodes.length : known;
+  };
+  return async (call) => {
+    for (let left = nodes.length - 1; ; left--) {
+      const from = at;
+      const node = nodes[from];
+      if (node === undefined) throw new TypeError("a service has at least one URL");
+      try {
+        const answer = await node.transport(call);
+        if (answer.status !== 503) return answer;
+        leave(from, answer.refusal().active);
+        if (left <= 0) return answer;
+      } catch (error) {
+        leave(from, undefined); // The next attempt goes to another node.
+        if (left <= 0 || !(error instanceof NotSent)) throw error;
+      }
+    }
+  };
+}
+
+/** A transport over `fetch` to a service at one or several URLs. */
+export function overUrls(urls: string | readonly string[], open: (url: string) => Transport = overFetch): Transport {
+  if (typeof urls === "string") return open(urls);
+  return overNodes(urls.map((url) => ({ url, transport: open(url) })));
+}
+
 export const sleep = (ms: number): Promise<void> => new Promise((done) => setTimeout(done, ms));
 
-/** A request that changes nothing, repeated until it gets an answer other than "busy" or "unavailable". */
-export async function repeat(transport: Transport, call: Omit<Call, "timeoutMs">, deadlineMs: number): Promise<Answer> {
+/**
+ * A request that changes nothing, repeated until it gets an answer other than "busy" or "unavailable". `deadlineMs` bounds all
+ * attempts, `attemptMs` each of them.
+ */
+export async function repeat(
+  transport: Transport,
+  call: Omit<Call, "timeoutMs">,
+  deadlineMs: number,
+  attemptMs: number,
+): Promise<Answer> {
   const end = performance.now() + deadlineMs;
   for (let pause = PAUSE_FIRST; ; pause = Math.min(pause * 2, PAUSE_MAX)) {
     let wait = pause;
     try {
-      const answer = await transport({ ...call, timeoutMs: Math.ceil(Math.max(end - performance.now(), 100)) });
+      const timeoutMs = Math.ceil(Math.max(Math.min(attemptMs, end - performance.now()), 100));
+      const answer = await transport({ ...call, timeoutMs });
       if (![429, 503, 504].includes(answer.status)) return answer;
       wait = Math.max(wait, answer.retryAfter());
       if (performance.now() + wait > end) return answer;

@@ -2,7 +2,7 @@
 export * from "./answers.js";
 export { type Asked, ClientCredentials, type Credential, staticToken } from "./auth.js";
 export { OutcomeUnknown, Refused, RonError, UnexpectedAnswer, Unreachable, VerificationError } from "./errors.js";
-export { Answer, type Call, NotSent, type Transport, overFetch } from "./http.js";
+export { Answer, type Call, type Node, NotSent, type Transport, overFetch, overNodes, overUrls } from "./http.js";
 export * from "./kms.js";
 export * from "./passport.js";
 export * from "./rewarder.js";

@@ -3,7 +3,7 @@ import { readFileSync, statSync } from "node:fs";
 import { Agent, request } from "node:http";
 import { type Asked, ClientCredentials } from "./auth.js";
 import { RonError, UnexpectedAnswer, said } from "./errors.js";
-import { Answer, NotSent, type Transport, overFetch } from "./http.js";
+import { Answer, NotSent, type Transport, overFetch, overUrls } from "./http.js";
 
 /** Largest answer that is read, in bytes. */
 const ANSWER_BYTES_MAX = 16 * 1024 * 1024;
@@ -39,14 +39,14 @@ export function overSocket(socket: string): Transport {
     });
 }
 
-/** A transport for any address: `unix:/path`, `http://host:port` or `https://host:port`. */
-export function connect(url: string): Transport {
-  return url.startsWith("unix:") ? overSocket(url) : overFetch(url);
+/** A transport for any address (`unix:/path`, `http://host:port`, `https://host:port`), or for those of a service's nodes. */
+export function connect(urls: string | readonly string[]): Transport {
+  return overUrls(urls, (url) => (url.startsWith("unix:") ? overSocket(url) : overFetch(url)));
 }
 
 /** Tokens for the client of a file as `ron init` and `ron client secret` write it; other users may not be able to read it. */
-export function clientFromFile(issuer: Transport | string, path: string, asked: Asked): ClientCredentials {
+export function clientFromFile(issuer: Transport | string | readonly string[], path: string, asked: Asked): ClientCredentials {
   if ((statSync(path).mode & 0o077) !== 0) throw new RonError(`${path} can be read by others; run: chmod 600 ${path}`);
   const file = JSON.parse(readFileSync(path, "utf8")) as { client_id: string; client_secret: string };
-  return new ClientCredentials(typeof issuer === "string" ? connect(issuer) : issuer, file, asked);
+  return new ClientCredentials(typeof issuer === "function" ? issuer : connect(issuer), file, asked);
 }

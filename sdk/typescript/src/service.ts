@@ -1,7 +1,7 @@
 /** What the clients of all services share: authorised reads, and writes that are repeated until their outcome is known. */
 import type { Credential } from "./auth.js";
 import { OutcomeUnknown, type Refused, Unreachable, UnexpectedAnswer, said } from "./errors.js";
-import { type Answer, NotSent, PAUSE_FIRST, PAUSE_MAX, type Transport, overFetch, repeat, sleep } from "./http.js";
+import { type Answer, NotSent, PAUSE_FIRST, PAUSE_MAX, type Transport, overUrls, repeat, sleep } from "./http.js";
 
 export interface Options {
   /** Bounds each call with all its attempts, in milliseconds; 30,000 by default. */
@@ -23,15 +23,15 @@ export interface Write {
   readonly repair?: (refusal: Refused) => unknown;
 }
 
-/** A client of one service: an address and a credential. */
+/** A client of one service: an address, or those of its nodes, and a credential. */
 export class Service {
   protected readonly transport: Transport;
   readonly #credential: Credential | undefined;
   readonly #deadline: number;
   readonly #attemptTimeout: number;
 
-  constructor(service: Transport | string, credential?: Credential, options: Options = {}) {
-    this.transport = typeof service === "string" ? overFetch(service) : service;
+  constructor(service: Transport | string | readonly string[], credential?: Credential, options: Options = {}) {
+    this.transport = typeof service === "function" ? service : overUrls(service);
     this.#credential = credential;
     this.#deadline = options.deadlineMs ?? 30_000;
     this.#attemptTimeout = options.attemptTimeoutMs ?? 10_000;
@@ -64,7 +64,7 @@ export class Service {
     const once = async (): Promise<Answer> => {
       const type = call.body === undefined ? {} : { "Content-Type": "application/json" };
       const headers = await this.#headers(wait > 0 ? { ...type, Prefer: `wait=${wait}` } : type);
-      return repeat(this.transport, { ...call, headers }, this.#deadline + wait * 1000);
+      return repeat(this.transport, { ...call, headers }, this.#deadline + wait * 1000, this.#attemptTimeout + wait * 1000);
     };
     let answer = await once();
     if (answer.status === 401 && this.#credential !== undefined) {

@@ -137,6 +137,40 @@ test("a refused token is renewed once", async () => {
   assert.deepEqual(seen.map((line) => (JSON.parse(line) as string[])[2]), ["Bearer t0", "Bearer t1"]);
 });
 
+test("a service with several nodes is called where it answers", async () => {
+  const stubs: Stub[] = [];
+  const node = async (...script: Step[]): Promise<Stub> => {
+    stubs.push(await stub(script));
+    return stubs.at(-1) as Stub;
+  };
+  const submitted = async (...urls: string[]): Promise<void> => {
+    const done = await new Wallet(urls, staticToken("t"), { deadlineMs: 5000 }).submit(MOVE, { key: "order-1" });
+    assert.equal(done.receipt.seq, 7);
+  };
+  const standby = (active: string): Step => [503, { code: "not_active", retryable: true, details: { active } }];
+  try {
+    const good = await node(DONE);
+    for (const [script, times] of [[[DROP], 1], [[LATER], 1], [[TIMEOUT, DONE], 2]] as const) {
+      const first = await node(...script);
+      await submitted(first.url, good.url);
+      oneRequest(first.seen, times);
+    }
+    const [first, other] = [await node(standby(`${good.url}/`)), await node(SHORT)];
+    await submitted(first.url, other.url, good.url);
+    assert.deepEqual([first.seen.length, other.seen.length], [1, 0], "the active node is known");
+    const before = good.seen.length;
+    const [second, next] = [await node(standby(good.url)), await node(DONE)];
+    await submitted("http://127.0.0.1:1", second.url, next.url);
+    assert.deepEqual([next.seen.length, good.seen.length], [1, before], "no other URL gets a credential");
+    oneRequest(good.seen, good.seen.length);
+  } finally {
+    for (const { server } of stubs) {
+      server.closeAllConnections();
+      server.close();
+    }
+  }
+});
+
 test("each operation is sent as the API wants it", async () => {
   const about = { memo: "m", reference: "r", shareReference: false, metadata: { a: "b" }, effectiveAt: "e" };
   const sentAbout = { memo: "m", reference: "r", share_reference: false, metadata: { a: "b" }, effective_at: "e" };

@@ -201,6 +201,14 @@ pub struct Head {
     pub closed: Option<Closed>,
 }
 
+impl Head {
+    /// Whether the node that gave it is a standby, which may be behind the active one.
+    pub fn is_of_standby(&self) -> bool {
+        let cause = self.closed.as_ref().map(|closed| closed.cause);
+        cause == Some(ClosedCause::NotActive)
+    }
+}
+
 /// Why a ledger is closed for writing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

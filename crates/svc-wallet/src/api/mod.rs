@@ -43,6 +43,7 @@ use crate::answers::AnswersReader;
 use crate::audit::Audit;
 use crate::balances::Balances;
 use crate::commit::CommitQueues;
+use crate::errors::retry_later;
 use crate::events::{EventPoll, Watched};
 use crate::inflight::InFlightTable;
 use crate::metrics::{LEDGER, Metrics};
@@ -183,7 +184,12 @@ impl Api {
     /// Refuses a sequence beyond the ledger's last entry.
     fn within_head(&self, req: &Request, seq: u64) -> Result<(), Problem> {
         let head = self.upstream.client.head(Api::read_deadline(req));
-        existing(seq, head.map_err(|e| self.read_failed(&e, "head"))?.seq)
+        let head = head.map_err(|e| self.read_failed(&e, "head"))?;
+        if head.is_of_standby() && head.seq < seq {
+            let why = format!("no node of the ledger that answers has entry {seq} yet");
+            return Err(retry_later(why));
+        }
+        existing(seq, head.seq)
     }
 
     /// Checks `min_seq` of a read that the ledger answers from its newest state.

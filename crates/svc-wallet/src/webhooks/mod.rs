@@ -277,6 +277,12 @@ impl Webhook {
         let after = work.progress.after;
         let page: EventPage = self.ledger.events(after, WAIT, Deadline::within(CALL))?;
         if page.head < after {
+            let found = self.ledger.active_head(Deadline::within(CALL))?.head;
+            // It came from a standby that is behind; another node is asked now, or the same one later.
+            if found.is_of_standby() || found.seq >= after {
+                let detail = "a standby of the ledger is behind".to_owned();
+                return Err(ClientError::NotSent { detail });
+            }
             tracing::error!(
                 event = "webhook_cursor_ahead",
                 endpoint = self.endpoint.name,

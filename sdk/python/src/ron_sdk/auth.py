@@ -50,13 +50,13 @@ class StaticToken:
 class ClientCredentials:
     """Tokens for an OAuth client that authenticates with its secret (client_credentials), renewed before they expire.
 
-    ``issuer`` is the address of svc-passport, as for :class:`ron_sdk.http.Http`. The issuer accepts secrets on its Unix
+    ``issuer`` is the address of svc-passport, or those of its nodes, as for :class:`ron_sdk.http.Http`. The issuer accepts secrets on its Unix
     socket and over TLS only.
     """
 
     def __init__(
         self,
-        issuer: Http | str,
+        issuer: Http | str | Sequence[str],
         client_id: str,
         client_secret: str,
         *,
@@ -66,7 +66,7 @@ class ClientCredentials:
         caveats: Sequence[str] = (),
         deadline: float = 10.0,
     ) -> None:
-        self._http = Http(issuer) if isinstance(issuer, str) else issuer
+        self._http = issuer if isinstance(issuer, Http) else Http(issuer)
         pair = f"{client_id}:{client_secret}".encode()
         self._headers = {
             "Authorization": "Basic " + base64.b64encode(pair).decode(),
@@ -85,7 +85,7 @@ class ClientCredentials:
     @classmethod
     def from_file(
         cls,
-        issuer: Http | str,
+        issuer: Http | str | Sequence[str],
         path: str | os.PathLike[str],
         *,
         audience: str,
@@ -118,7 +118,12 @@ class ClientCredentials:
 
     def _fetch(self) -> None:
         answer = self._http.repeat(
-            "POST", "/oauth2/token", headers=self._headers, body=self._form, deadline=self._deadline
+            "POST",
+            "/oauth2/token",
+            headers=self._headers,
+            body=self._form,
+            deadline=self._deadline,
+            attempt_timeout=self._deadline / 2,
         )
         if answer.status != 200:
             raise answer.refusal()

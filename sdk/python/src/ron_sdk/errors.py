@@ -40,6 +40,12 @@ class Refused(RonError):
         value = self.details.get("expected") if isinstance(self.details, dict) else None
         return value if isinstance(value, int) else None
 
+    @property
+    def active(self) -> str | None:
+        """After ``not_active``: the URL of the node that does what a standby refused, if it is known."""
+        value = self.details.get("active") if self.code == "not_active" and isinstance(self.details, dict) else None
+        return value if isinstance(value, str) else None
+
 
 class OutcomeUnknown(RonError):
     """The deadline passed before the service said whether the write happened.

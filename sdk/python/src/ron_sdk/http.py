@@ -8,7 +8,7 @@ import ssl
 import struct
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,6 +19,8 @@ from .errors import Refused, UnexpectedAnswer, Unreachable
 ANSWER_BYTES_MAX = 16 * 1024 * 1024
 #: Connections that are kept open between calls.
 KEPT_MAX = 16
+#: Errors of a connection that was not made: nothing was sent.
+NOT_SENT = (ConnectionRefusedError, FileNotFoundError, PermissionError)
 #: First and longest pause between two attempts, in seconds.
 PAUSE_FIRST, PAUSE_MAX = 0.05, 1.0
 
@@ -78,19 +80,12 @@ class _UnixConnection(http.client.HTTPConnection):
                 raise PermissionError(f"the socket {self._path} belongs to user {uid}; name it in peer_uids to accept it")
 
 
-class Http:
-    """Calls to one service, from any number of threads.
+class _Node:
+    """The address of a node, with its idle connections."""
 
-    ``url`` is ``unix:/path/to/api.sock``, ``http://host:port`` or ``https://host:port``. ``tls`` holds the authorities
-    (and a client certificate) for https; by default those of the system. ``peer_uids`` are the users that may serve a
-    Unix socket; by default the user of this program. (Checked on Linux.)
-    """
-
-    def __init__(
-        self, url: str, *, tls: ssl.SSLContext | None = None, peer_uids: Collection[int] | None = None
-    ) -> None:
-        own = {os.getuid()} if hasattr(os, "getuid") else set()
-        self._peer_uids = frozenset(own if peer_uids is None else peer_uids)
+    def __init__(self, url: str, tls: ssl.SSLContext | None, peer_uids: frozenset[int]) -> None:
+        self.url = url.rstrip("/")
+        self._peer_uids = peer_uids
         self._tls = tls
         self._lock = threading.Lock()
         self._idle: list[http.client.HTTPConnection] = []
@@ -107,12 +102,8 @@ class Http:
             self._tls = None
 
     def send(
-        self, method: str, path: str, *, headers: Mapping[str, str], body: bytes | None, timeout: float
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes | None, timeout: float
     ) -> Answer:
-        """One request, sent once; raises OSError or http.client.HTTPException when no whole answer came.
-
-        ``timeout`` bounds each wait for the network, in seconds.
-        """
         connection = self._take(timeout)
         try:
             if connection.sock is None:
@@ -130,36 +121,7 @@ class Http:
         self._give_back(connection)
         return Answer(response.status, found, content)
 
-    def repeat(
-        self,
-        method: str,
-        path: str,
-        *,
-        headers: Mapping[str, str],
-        body: bytes | None = None,
-        deadline: float,
-    ) -> Answer:
-        """A request that changes nothing, repeated until it gets an answer other than "busy" or "unavailable"."""
-        end = time.monotonic() + deadline
-        pause = PAUSE_FIRST
-        while True:
-            left = max(end - time.monotonic(), 0.1)
-            try:
-                answer = self.send(method, path, headers=headers, body=body, timeout=left)
-                if answer.status not in (429, 503, 504):
-                    return answer
-                wait = max(pause, answer.retry_after())
-                if time.monotonic() + wait > end:
-                    return answer
-            except (OSError, http.client.HTTPException) as error:
-                wait = pause
-                if time.monotonic() + wait > end:
-                    raise Unreachable(f"{method} {path}: {error!r}") from error
-            time.sleep(wait)
-            pause = min(pause * 2, PAUSE_MAX)
-
     def close(self) -> None:
-        """Closes the idle connections."""
         with self._lock:
             idle, self._idle = self._idle, []
         for connection in idle:
@@ -181,3 +143,98 @@ class Http:
                 self._idle.append(connection)
                 return
         connection.close()
+
+
+class Http:
+    """Calls to one service, from any number of threads.
+
+    ``url`` is ``unix:/path/to/api.sock``, ``http://host:port`` or ``https://host:port``, or a list of them for a service
+    with several nodes: calls go to one node until it cannot be reached, does not answer, or takes no calls for now, and then
+    to the node that it names as the active one or to the next. ``tls`` holds the authorities (and a client certificate) for
+    https; by default those of the system. ``peer_uids`` are the users that may serve a Unix socket; by default the user of
+    this program. (Checked on Linux.)
+    """
+
+    def __init__(
+        self,
+        url: str | Sequence[str],
+        *,
+        tls: ssl.SSLContext | None = None,
+        peer_uids: Collection[int] | None = None,
+    ) -> None:
+        own = {os.getuid()} if hasattr(os, "getuid") else set()
+        uids = frozenset(own if peer_uids is None else peer_uids)
+        self._nodes = [_Node(node, tls, uids) for node in ([url] if isinstance(url, str) else url)]
+        if not self._nodes:
+            raise ValueError("a service has at least one URL")
+        self._at = 0
+
+    def send(
+        self, method: str, path: str, *, headers: Mapping[str, str], body: bytes | None, timeout: float
+    ) -> Answer:
+        """One request, sent once to a node that takes it; raises OSError or http.client.HTTPException when no whole answer came.
+
+        ``timeout`` bounds each wait for the network, in seconds.
+        """
+        for last in (left == 1 for left in range(len(self._nodes), 0, -1)):
+            at = self._at
+            try:
+                answer = self._nodes[at].send(method, path, headers, body, timeout)
+            except NOT_SENT:
+                self._leave(at, None)
+                if last:
+                    raise
+            except (OSError, http.client.HTTPException):
+                self._leave(at, None)  # The next attempt goes to another node.
+                raise
+            else:
+                if answer.status != 503:
+                    return answer
+                self._leave(at, answer.refusal().active)
+                if last:
+                    return answer
+        raise AssertionError("the last node answers or raises")
+
+    def _leave(self, node: int, active: str | None) -> None:
+        """Sends calls to the active node, if it is one of these, else to the next. A credential goes to no other URL."""
+        urls = [known.url for known in self._nodes]
+        known = None if active is None or active.rstrip("/") not in urls else urls.index(active.rstrip("/"))
+        if self._at == node:
+            self._at = (node + 1) % len(urls) if known is None or known == node else known
+
+    def repeat(
+        self,
+        method: str,
+        path: str,
+        *,
+        headers: Mapping[str, str],
+        body: bytes | None = None,
+        deadline: float,
+        attempt_timeout: float,
+    ) -> Answer:
+        """A request that changes nothing, repeated until it gets an answer other than "busy" or "unavailable".
+
+        ``deadline`` bounds all attempts, ``attempt_timeout`` each of them, in seconds.
+        """
+        end = time.monotonic() + deadline
+        pause = PAUSE_FIRST
+        while True:
+            timeout = max(min(attempt_timeout, end - time.monotonic()), 0.1)
+            try:
+                answer = self.send(method, path, headers=headers, body=body, timeout=timeout)
+                if answer.status not in (429, 503, 504):
+                    return answer
+                wait = max(pause, answer.retry_after())
+                if time.monotonic() + wait > end:
+                    return answer
+            except (OSError, http.client.HTTPException) as error:
+                wait = pause
+                if time.monotonic() + wait > end:
+                    raise Unreachable(f"{method} {path}: {error!r}") from error
+            time.sleep(wait)
+            pause = min(pause * 2, PAUSE_MAX)
+
+    def close(self) -> None:
+        """Closes the idle connections."""
+        for node in self._nodes:
+            node.close()

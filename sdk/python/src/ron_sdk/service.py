@@ -10,24 +10,24 @@ from urllib.parse import quote, urlencode
 
 from .auth import Credential
 from .errors import OutcomeUnknown, Refused, RonError, UnexpectedAnswer, Unreachable
-from .http import PAUSE_FIRST, PAUSE_MAX, Answer, Http
+from .http import NOT_SENT, PAUSE_FIRST, PAUSE_MAX, Answer, Http
 
 T = TypeVar("T")
 
 
 class Service:
-    """A client of one service: an address and a credential."""
+    """A client of one service: an address, or those of its nodes, and a credential."""
 
     def __init__(
         self,
-        http: Http | str,
+        http: Http | str | Sequence[str],
         credential: Credential | None = None,
         *,
         deadline: float = 30.0,
         attempt_timeout: float = 10.0,
     ) -> None:
         """``deadline`` bounds each call with all its attempts, ``attempt_timeout`` each attempt, in seconds."""
-        self.http = Http(http) if isinstance(http, str) else http
+        self.http = http if isinstance(http, Http) else Http(http)
         self._credential = credential
         self._deadline = deadline
         self._attempt_timeout = attempt_timeout
@@ -63,8 +63,14 @@ class Service:
             more["Prefer"] = f"wait={wait}"
 
         def once() -> Answer:
-            deadline = self._deadline + wait
-            return self.http.repeat(method, path, headers=self._headers(more), body=body, deadline=deadline)
+            return self.http.repeat(
+                method,
+                path,
+                headers=self._headers(more),
+                body=body,
+                deadline=self._deadline + wait,
+                attempt_timeout=self._attempt_timeout + wait,
+            )
 
         answer = once()
         if answer.status == 401 and self._credential is not None:
@@ -101,8 +107,8 @@ class Service:
             refusal = None
             try:
                 answer = self._attempt(method, path, sent, headers, end)
-            except (ConnectionRefusedError, FileNotFoundError, PermissionError) as error:
-                reason = repr(error)  # There was no connection, so nothing was sent.
+            except NOT_SENT as error:
+                reason = repr(error)
             except (OSError, http.client.HTTPException) as error:
                 reason = doubt = repr(error)
             except RonError as error:
