@@ -59,6 +59,9 @@ cargo xtask devices
 step "logs and records in PostgreSQL"
 cargo xtask ha
 
+step "clients that pay through takeovers of the ledger"
+cargo xtask takeover
+
 step "Parquet and Arrow files"
 cargo xtask columns
 

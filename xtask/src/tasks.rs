@@ -22,6 +22,7 @@ const DEVICES: &str = "-p ron-custody -p ron-kms --features pkcs11,tpm --lib -- 
 
 /// The unit tests of ron-pg, the contracts of a log's store and of records, and two wallets over one database.
 const HA: &str = "-p ron-pg -p ron-ha --features ron-ha/postgres --lib -- --test-threads 3";
+const TAKEOVER: &str = "-p ron-ha --features postgres --test takeover -- --nocapture";
 
 /// What a row of the table leaves out.
 const REST: Task = Task {
@@ -70,6 +71,16 @@ pub const TASKS: &[Task] = &[
         shows: "the contract of a log's store on a PostgreSQL primary with a synchronous standby: fencing, claims before reads, commits with a notice, a stopped standby, wrong settings, a failover that loses a provisional tail, ids that are used once; the contract of records on SQLite and PostgreSQL; two wallets that answer for each other's open keys",
         length: "1 min",
         run: Run::Crate(HA),
+        ..REST
+    },
+    Task {
+        name: "takeover",
+        group: Group::Step("clients that pay through takeovers of the ledger"),
+        shows: "two ledgers and two wallets as processes on a PostgreSQL pair: the ledger that writes is killed or stands still while clients of ron-client and of the Python SDK pay through lists of URLs; every payment is made once and its caller is told so; prints the time until another ledger is active and until all clients are paid again",
+        length: "1 min",
+        longer: Some(("--rounds 50", "20 min")),
+        args: &["--rounds=1 RON_ROUNDS : takeovers of each kind"],
+        run: Run::Crate(TAKEOVER),
         ..REST
     },
     Task {

@@ -257,10 +257,10 @@ fn a_call_follows_a_standby_to_the_active_node_and_a_credential_to_no_other_url(
     let active = peer(&[DONE]);
     let nodes = [standby(active.0), peer(&[POOR]), active];
     assert_eq!(through(&nodes, 0), ("done 7".to_owned(), vec![1, 0, 1]));
-    let stranger = peer(&[DONE]);
-    let nodes = [standby(stranger.0), peer(&[DONE])];
+    let unlisted = peer(&[DONE]);
+    let nodes = [standby(unlisted.0), peer(&[DONE])];
     assert_eq!(through(&nodes, 0), ("done 7".to_owned(), vec![1, 1]));
-    assert_eq!(stranger.1.load(Ordering::SeqCst), 0);
+    assert_eq!(unlisted.1.load(Ordering::SeqCst), 0);
 }
 
 #[test]

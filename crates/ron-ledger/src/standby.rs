@@ -76,7 +76,7 @@ impl Node {
     pub fn settle(&mut self, engine: &mut Engine) -> Option<Decided> {
         self.held.as_ref()?;
         let resolved = engine.resolve(Deadline::within(CALL));
-        self.tell_role(engine);
+        self.report_role(engine);
         let result = match resolved {
             Ok(Resolved::Done(committed)) => Ok(committed),
             Ok(Resolved::NotDone | Resolved::Nothing) => Err(CommitError::Unavailable(
@@ -111,7 +111,7 @@ impl Node {
     }
 
     /// Tells all threads whether this node writes; called after each call that may have changed it.
-    pub fn tell_role(&mut self, engine: &Engine) {
+    pub fn report_role(&mut self, engine: &Engine) {
         let is_active = engine.epoch().is_some();
         if self.role.set_active(is_active) && !is_active {
             // The holder that was silent once is not the one that has just claimed the log.
@@ -125,7 +125,7 @@ impl Node {
         if self.poll_at.expired() {
             self.poll_at = Deadline::within(POLL);
             let seen = engine.log_head(Deadline::within(CALL));
-            self.tell_role(engine);
+            self.report_role(engine);
             self.judge(seen)?;
         }
         Ok(())
@@ -175,7 +175,7 @@ impl Node {
         }
         if self.judge(claimed)?.is_some() {
             self.clock.resume_after(engine.shared().state(State::ts).0);
-            self.tell_role(engine);
+            self.report_role(engine);
             self.health.standby(None);
             tracing::info!(
                 event = "ledger_active",

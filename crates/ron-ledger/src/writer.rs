@@ -276,7 +276,7 @@ impl Writer {
             self.notify();
         }
         if let Some(node) = node {
-            node.tell_role(engine);
+            node.report_role(engine);
             match &result {
                 Ok(_) => self.health.engine(None),
                 Err(e @ CommitError::Undecided(_)) => {

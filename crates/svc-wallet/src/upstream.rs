@@ -393,16 +393,23 @@ pub type SharedUpstream = Arc<Upstream>;
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::net::TcpListener;
     use std::sync::Arc;
 
     use ron_client::Credential;
     use ron_http::{ClientConfig, HttpClient};
     use ron_kernel::{Registry, SeededRandom, SystemClock};
+    use serde_json::json;
 
     use super::*;
 
     /// A ledger that nobody serves: each attempt fails at once and is known not to be sent.
     fn unserved(attempts: Attempts, failures: usize) -> Upstream {
+        ledger_at("http://127.0.0.1:1", attempts, failures)
+    }
+
+    fn ledger_at(urls: &str, attempts: Attempts, failures: usize) -> Upstream {
         let http = HttpClient::new(ClientConfig {
             breaker: None,
             ..ClientConfig::default()
@@ -419,7 +426,7 @@ mod tests {
             },
         };
         Upstream::new(
-            LedgerClient::new("http://127.0.0.1:1", Credential::none(), Arc::new(http)),
+            LedgerClient::new(urls, Credential::none(), Arc::new(http)),
             1,
             limits,
             Arc::new(SystemClock),
@@ -477,6 +484,75 @@ mod tests {
         let refused = ["ron-ledger", "commit", "breaker_open"];
         let refused = upstream.metrics.upstream.with_label_values(&refused);
         assert_eq!(refused.get(), 1, "the fourth commit is not sent");
+    }
+
+    /// A node of a ledger that answers each request with its head, and the node that it names as active.
+    #[allow(clippy::disallowed_methods)] // its thread ends with the test
+    fn node() -> (String, Arc<Snapshot<Option<Closed>>>) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let url = format!("http://{}", listener.local_addr().expect("an address"));
+        let closed = Arc::new(Snapshot::new(None));
+        let shown = Arc::clone(&closed);
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().flatten() {
+                let _ = stream.read(&mut [0; 4096]); // a GET is one segment
+                let head = json!({"origin": "o", "seq": 1, "size": 2, "root": "r", "checkpoint_size": 2,
+                    "ts": "2025-03-01T12:00:00.000Z", "closed": shown.load().as_ref()});
+                let body = head.to_string();
+                let about = format!("connection: close\r\ncontent-length: {}", body.len());
+                let _ = write!(stream, "HTTP/1.1 200 OK\r\n{about}\r\n\r\n{body}");
+            }
+        });
+        (url, closed)
+    }
+
+    #[test]
+    fn writes_follow_the_active_node_of_the_ledger() {
+        let (a, a_closed) = node();
+        let (b, b_closed) = node();
+        let standby = |active: &str| Closed {
+            cause: ClosedCause::NotActive,
+            detail: String::new(),
+            active: Some(active.to_owned()),
+        };
+        b_closed.store(Some(standby(&a)));
+        let once = Attempts {
+            tries: 1,
+            base: Duration::from_millis(1),
+            cap: Duration::from_millis(1),
+        };
+        let upstream = ledger_at(&format!("{a},{b}"), once, 1);
+        upstream.probe(0).expect("it answers");
+        assert_eq!(upstream.trouble(), None);
+        // The answer is none to a commit, which counts as a failure of the node.
+        assert!(matches!(
+            upstream.commit(0, &nothing()),
+            Committed::Unknown(_)
+        ));
+        assert_eq!(upstream.breaker.level(), 2);
+
+        a_closed.store(Some(standby(&a)));
+        upstream.probe(0).expect("it answers");
+        let refused = upstream.trouble().expect("no node writes");
+        assert_eq!((refused.code, refused.details), ("retry_later", None));
+
+        a_closed.store(Some(standby(&b)));
+        b_closed.store(None);
+        upstream.probe(0).expect("it answers");
+        assert_eq!(
+            upstream.breaker.level(),
+            0,
+            "those were failures of the other node"
+        );
+        assert_eq!(upstream.trouble(), None);
+        assert_eq!(
+            upstream
+                .client
+                .active_head(Deadline::within(TRY_MAX))
+                .expect("a head")
+                .node,
+            1
+        );
     }
 
     #[test]

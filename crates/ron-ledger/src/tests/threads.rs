@@ -18,9 +18,8 @@ use ron_proto::{Amount, Tenant, Timestamp};
 use super::support::*;
 use crate::engine::{Atomicity, Engine};
 use crate::health::NoHealth;
-use crate::ledger::{BROKEN, Gate, LOST, Ledger, POISONED, SubmitError};
+use crate::ledger::{Ledger, SubmitError};
 use crate::metrics::Metrics;
-use crate::role::Role;
 use crate::topology::TOPOLOGY;
 use crate::writer::{WriterParts, spawn};
 
@@ -579,30 +578,4 @@ fn a_debit_of_all_that_is_available_says_what_it_moved() {
         "{said}"
     );
     rig.sup.drain(Duration::from_secs(10));
-}
-
-#[test]
-fn a_holder_that_cannot_write_leaves_the_log_to_another_unless_the_engine_lost_data() {
-    let disk: Arc<dyn Disk> = Arc::new(SimDisk::new());
-    let engine = Engine::open(disk, Path::new("/ledger"), options(65_536), Timestamp(T0)).unwrap();
-    let shared = engine.shared();
-    for (why, stays, cause) in [
-        (POISONED, false, ClosedCause::DiskFailed),
-        (BROKEN, false, ClosedCause::Broken),
-        (LOST, true, ClosedCause::EngineLostData),
-    ] {
-        let role = Arc::new(Role::standby("http://10.0.0.1:7460"));
-        let clock = SystemClock::shared();
-        let gate = Gate::new(clock, DiskRoom::unlimited(), Some(Arc::clone(&role)));
-        let closed = gate.closed(&shared).expect("a standby writes nothing");
-        assert_eq!(closed.cause, ClosedCause::NotActive);
-        role.set_active(true);
-        assert_eq!(gate.closed(&shared), None);
-        assert!(gate.close(why), "it was open");
-        assert!(!gate.close(POISONED), "it is closed already");
-        assert!(gate.is_shut());
-        let closed = gate.closed(&shared).expect("it is closed");
-        assert_eq!(closed.cause, cause, "the first reason is not the gravest");
-        assert_eq!(role.is_active(), stays, "{cause:?}");
-    }
 }
