@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::{
-    audience, check, client, clock, demo, doctor, init, issuer, kms, ledger, net, policy, receipt,
-    rewarder, shell, token, up, wallet, witness,
+    audience, check, client, clock, demo, doctor, ha, init, issuer, kms, ledger, net, policy,
+    receipt, rewarder, shell, token, up, wallet, witness,
 };
 
 /// A trust-and-value plane: keys, tokens, money, payouts, verifiable by third parties.
@@ -51,6 +51,7 @@ enum Command {
     Audit(check::audit::AuditArgs),
     Kms(kms::KmsArgs),
     Ledger(ledger::LedgerArgs),
+    Ha(ha::HaArgs),
     /// Verify the issuer's revocation log.
     Revocations(check::LogArgs),
     Wallet(wallet::WalletArgs),
@@ -87,6 +88,7 @@ impl Cli {
             Command::Policy(args) => policy::run(args),
             Command::Issuer(args) => issuer::run(&args),
             Command::Clock(args) => clock::run(&args),
+            Command::Ha(args) => ha::run(&args),
             Command::Audit(args) => check::audit::run(args),
             Command::Kms(args) => kms::run(args),
             Command::Ledger(args) => ledger::run(args),

@@ -21,6 +21,10 @@ const EXAMPLES: &[(&str, &str)] = &[
     ),
     ("clock accept", "date -u && ron clock accept"),
     (
+        "ha status",
+        "ron ha status\nron ha status --health http://10.0.0.1:7465 --health http://10.0.0.2:7465",
+    ),
+    (
         "token get",
         "ron token get --audience svc-wallet --scope wallet:read --ttl 5m\nron token get --audience svc-wallet --key holder.key   # bound to a key made by `ron token key`",
     ),

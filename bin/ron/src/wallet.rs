@@ -12,17 +12,16 @@ use ron_proto::{Account, Asset, IdemKey, SignedAmount};
 
 use self::caller::CallerCommand;
 use self::reads::ReadCommand;
-use self::table::{Form, Out};
 use self::terms::TermsCommand;
 use self::writes::{Key, Once, WriteCommand};
 use crate::layout::Layout;
+use crate::table::{Form, Out};
 use crate::{fleet, token};
 
 mod batch;
 mod caller;
 mod reads;
 mod show;
-mod table;
 mod terms;
 mod writes;
 

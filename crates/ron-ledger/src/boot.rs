@@ -79,6 +79,10 @@ impl Service for RonLedger {
         } = open(&chassis, &settings, data_dir.as_ref())?;
         let metrics = Metrics::new(&chassis.registry);
         let reader = engine.shared().reader().clone();
+        if let Some(node) = &node {
+            let (shown, entries) = (node.shown(), reader.clone());
+            chassis.show_log(move || shown.doc(entries.size_durable()));
+        }
         let checkpoints = checkpoint_room(&chassis, checkpointer, &signer, &reader);
         let keys = KeyView::of(signer.verifier().clone());
         let cosigned = witness::spawn(&chassis, asked.as_ref(), &keys, &reader, &checkpoints)?;

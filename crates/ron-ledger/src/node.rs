@@ -8,6 +8,7 @@ use ron_files::{Dir, SharedDisk};
 use ron_kernel::{Deadline, Receiver, Supervisor, ThreadCtx, queue};
 use ron_proto::Timestamp;
 use ron_service::log_host::note_key::KEY_FILE;
+use ron_service::log_node::LogNode;
 use ron_service::{Chassis, StartError};
 use ron_tlog::store::{LogBeat, LogSessions, LogUpkeep};
 
@@ -24,6 +25,13 @@ pub(crate) struct Sides {
     role: Arc<Role>,
     beat: Box<dyn LogBeat>,
     upkeep: Box<dyn LogUpkeep>,
+}
+
+impl Sides {
+    /// What operators see of this node.
+    pub fn shown(&self) -> Arc<LogNode> {
+        Arc::clone(&self.role.shown)
+    }
 }
 
 /// Opens the ledger on files, or this node of a shared one as a standby.
@@ -49,7 +57,7 @@ pub(crate) fn open(
     let within = settings.log_commit_within;
     let opened = Engine::open_shared(disk, dir, options, [batches, checkpoints], within);
     let sides = Sides {
-        role: Arc::new(Role::standby(node)),
+        role: Arc::new(Role::standby(node, &chassis.registry)),
         beat,
         upkeep,
     };
@@ -124,11 +132,15 @@ pub(crate) fn spawn(
             "the thread that gives the sign of life of the ledger's log panicked",
         ),
     );
-    let ready = chassis.ready.clone();
+    let (kept, ready, clock) = (
+        Arc::clone(&role),
+        chassis.ready.clone(),
+        chassis.clock.clone(),
+    );
     sup.spawn_owner(
         &UPKEEP,
         upkeep,
-        move |upkeep, ctx| run_upkeep(ctx, upkeep, &ready),
+        move |upkeep, ctx| run_upkeep(ctx, upkeep, &kept, &ready, &clock),
         lost(
             sup,
             "the thread that keeps the tables of the ledger's log panicked",

@@ -7,13 +7,16 @@
 //!
 //! **Invariant:** no clock of another machine is read. What fences a holder is the epoch, not the beat.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use ron_kernel::{Deadline, Sender, SharedClock, Snapshot, ThreadCtx};
+use ron_kernel::{Deadline, Registry, Sender, SharedClock, Snapshot, ThreadCtx};
+use ron_proto::Timestamp;
 use ron_proto::ledger::{Closed, ClosedCause};
 use ron_service::ReadyBoard;
-use ron_tlog::store::{LogBeat, LogUpkeep, StoreError};
+use ron_service::log_node::LogNode;
+use ron_tlog::store::{Head, LogBeat, LogUpkeep, StoreError};
 
 /// How often the holder counts up.
 const BEAT: Duration = Duration::from_secs(1);
@@ -36,6 +39,8 @@ pub struct Role {
     active: AtomicBool,
     /// URL of the node that writes, as the engine showed it last.
     holder: Snapshot<Option<String>>,
+    /// What operators see of it.
+    pub(crate) shown: Arc<LogNode>,
 }
 
 /// The name of a claimant: the node's URL, and what tells this start of its process from others.
@@ -44,11 +49,12 @@ pub fn holder_name(node: &str, start: u64) -> String {
 }
 
 impl Role {
-    pub fn standby(node: &str) -> Self {
+    pub fn standby(node: &str, registry: &Registry) -> Self {
         Self {
             node: node.to_owned(),
             active: AtomicBool::new(false),
             holder: Snapshot::new(None),
+            shown: LogNode::new(registry, node),
         }
     }
 
@@ -61,11 +67,13 @@ impl Role {
         self.active.swap(active, Ordering::SeqCst)
     }
 
-    /// Notes who holds the log. True when that is an earlier process of this node, which has ended: two cannot have the data
-    /// directory.
-    pub(crate) fn see(&self, holder: &str) -> bool {
-        let url = holder.rsplit_once('#').map(|(url, _)| url.to_owned());
+    /// Notes the head of a log of which this node has `size` entries, and its holder. True when that is an earlier process of this
+    /// node, which has ended: two cannot have the data directory.
+    pub(crate) fn see(&self, head: &Head, size: u64) -> bool {
+        let url = head.holder.rsplit_once('#').map(|(url, _)| url.to_owned());
         let own = url.as_ref() == Some(&self.node);
+        let behind = head.size.saturating_sub(size);
+        self.shown.follows(head.epoch, url.clone(), behind);
         if self.holder.with(|known| *known != url) {
             self.holder.store(url);
         }
@@ -147,12 +155,19 @@ pub fn run_beat(
 }
 
 /// The body of led-upkeep.
-pub fn run_upkeep(ctx: &ThreadCtx, mut upkeep: Box<dyn LogUpkeep>, ready: &ReadyBoard) {
+pub fn run_upkeep(
+    ctx: &ThreadCtx,
+    mut upkeep: Box<dyn LogUpkeep>,
+    role: &Role,
+    ready: &ReadyBoard,
+    clock: &SharedClock,
+) {
     let mut is_installed = false;
     while !ctx.shutdown.is_set() {
         let by = Deadline::within(CALL);
         let done = if is_installed {
-            upkeep.tend(by).map(|_| ())
+            let tended = upkeep.tend(by);
+            tended.map(|state| role.shown.engine(&state, Timestamp(clock.unix_ms())))
         } else {
             upkeep.install(by)
         };
@@ -173,6 +188,7 @@ pub fn run_upkeep(ctx: &ThreadCtx, mut upkeep: Box<dyn LogUpkeep>, ready: &Ready
 #[cfg(test)]
 mod tests {
     use ron_kernel::{Clock as _, SystemClock};
+    use ron_tlog::tree::empty_root;
 
     use super::*;
 
@@ -196,17 +212,23 @@ mod tests {
 
     #[test]
     fn a_standby_names_the_node_that_writes() {
-        let role = Role::standby("http://10.0.0.1:7460");
+        let role = Role::standby("http://10.0.0.1:7460", &Registry::new("t"));
+        let held_by = |url: &str| Head {
+            size: 0,
+            root: empty_root(),
+            epoch: 1,
+            holder: holder_name(url, 5),
+        };
         let closed = role.closed().unwrap();
         assert_eq!(
             (closed.cause, closed.active),
             (ClosedCause::NotActive, None)
         );
-        assert!(!role.see(&holder_name("http://10.0.0.2:7460", 5)));
+        assert!(!role.see(&held_by("http://10.0.0.2:7460"), 0));
         let closed = role.closed().unwrap();
         assert_eq!(closed.active.as_deref(), Some("http://10.0.0.2:7460"));
         assert_eq!(closed.problem().code, "not_active");
-        assert!(role.see(&holder_name("http://10.0.0.1:7460", 4)));
+        assert!(role.see(&held_by("http://10.0.0.1:7460"), 0));
         assert_eq!(role.closed().unwrap().active, None, "it is not active now");
         role.set_active(true);
         assert_eq!(role.closed(), None);

@@ -112,8 +112,16 @@ impl Node {
 
     /// Tells all threads whether this node writes; called after each call that may have changed it.
     pub fn report_role(&mut self, engine: &Engine) {
-        let is_active = engine.epoch().is_some();
-        if self.role.set_active(is_active) && !is_active {
+        let epoch = engine.epoch();
+        let was_active = self.role.set_active(epoch.is_some());
+        match epoch {
+            Some(epoch) => self
+                .role
+                .shown
+                .writes(epoch, Timestamp(self.clock.unix_ms())),
+            None => self.role.shown.stopped(),
+        }
+        if was_active && epoch.is_none() {
             // The holder that was silent once is not the one that has just claimed the log.
             while self.claims.try_recv().is_some() {}
             self.poll_at = Deadline::within(Duration::ZERO);
@@ -144,7 +152,11 @@ impl Node {
                 return Ok(came);
             };
             // An earlier process of this node has ended: this one has its directory.
-            if self.role.see(&head.holder) || silent {
+            if self
+                .role
+                .see(&head, engine.shared().reader().size_durable())
+                || silent
+            {
                 self.claiming = Some(head.epoch);
             }
             let what = self.role.closed();

@@ -41,6 +41,59 @@ pub struct ServiceStatus {
     pub planes: Vec<Plane>,
     /// Functions available in this build and configuration, sorted.
     pub capabilities: Vec<String>,
+    /// Its part in a log that several nodes share; absent where the log is in files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log: Option<LogNodeDoc>,
+}
+
+/// A node's part in a log whose nodes share an engine.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct LogNodeDoc {
+    /// URL under which clients reach this node.
+    pub node: String,
+    /// True when this node writes.
+    pub active: bool,
+    /// The newest epoch that the node has seen; each takeover raises it by one.
+    pub epoch: u64,
+    /// URL of the node that writes, if it is known.
+    pub holder: Option<String>,
+    /// Number of entries that this node has.
+    pub entries: u64,
+    /// Number of entries that the engine had beyond these when it was last asked; 0 for the active node.
+    pub behind: u64,
+    /// When this node became active, in milliseconds since 1970; null for a standby.
+    pub active_since_ms: Option<u64>,
+    /// What the engine says of itself; null until it was asked.
+    pub engine: Option<EngineDoc>,
+}
+
+/// The engine of a log, as a node has seen it.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct EngineDoc {
+    /// When it was asked, in milliseconds since 1970.
+    pub seen_ms: u64,
+    /// Address of the server that takes writes.
+    pub server: String,
+    /// Servers that follow it.
+    pub standbys: Vec<EngineStandbyDoc>,
+    /// Number of transactions since the oldest that the server still has to tell apart; it stops before 2^31.
+    pub oldest_transaction: u64,
+    /// Number of partitions that are ready beyond the one in use.
+    pub partitions_ahead: u32,
+}
+
+/// A server that follows the engine's.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct EngineStandbyDoc {
+    /// Name by which the server knows it.
+    pub name: String,
+    /// True when writes wait for it.
+    pub synchronous: bool,
+    /// Bytes that it has not made durable; null when the node may not see that.
+    pub behind_bytes: Option<u64>,
 }
 
 /// One part of a service that can fail and be restarted on its own.

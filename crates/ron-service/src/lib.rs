@@ -22,6 +22,7 @@ pub mod kept_policy;
 mod kept_sum;
 pub mod lag;
 pub mod log_host;
+pub mod log_node;
 pub mod logging;
 mod main_with;
 pub mod pinned;

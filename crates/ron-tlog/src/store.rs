@@ -389,8 +389,31 @@ pub trait LogUpkeep: Send {
     /// Makes what the log needs, if it is missing.
     fn install(&mut self, deadline: Deadline) -> Result<(), StoreError>;
 
-    /// Makes room ahead of need and removes what has expired. Returns how many partitions are ready beyond the one in use.
-    fn tend(&mut self, deadline: Deadline) -> Result<u32, StoreError>;
+    /// Makes room ahead of need, removes what has expired, and looks at the engine.
+    fn tend(&mut self, deadline: Deadline) -> Result<EngineState, StoreError>;
+}
+
+/// What an operator has to know of an engine.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EngineState {
+    /// Address of the server that takes writes.
+    pub server: String,
+    /// Servers that follow it.
+    pub standbys: Vec<EngineStandby>,
+    /// Number of transactions since the oldest that the server still has to tell apart.
+    pub oldest_transaction: u64,
+    /// Number of partitions that are ready beyond the one in use.
+    pub partitions_ahead: u32,
+}
+
+/// A server that follows the engine's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EngineStandby {
+    pub name: String,
+    /// Whether writes wait for it.
+    pub synchronous: bool,
+    /// Bytes that it has not made durable; `None` when this node may not see that.
+    pub behind_bytes: Option<u64>,
 }
 
 /// The sessions of one node with a log in an engine. Each may wait without the others.

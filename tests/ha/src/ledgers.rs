@@ -4,9 +4,10 @@
 use std::fs;
 use std::path::PathBuf;
 
-use ron_http::{Method, Reply};
+use ron_http::{Call, Method, Reply};
 use ron_ledger::RonLedger;
 use ron_pg::{PgLogBeat, PgLogOptions, PgLogStore};
+use ron_proto::status::{EngineStandbyDoc, LogNodeDoc, ServiceStatus};
 use ron_service::Running;
 use ron_tlog::store::{LogBeat as _, LogStore as _};
 use serde_json::{Value, json};
@@ -89,6 +90,19 @@ impl Rig {
         serde_json::from_slice(&reply.body).expect("JSON")
     }
 
+    /// What the node tells operators: its part in the log, on the health port, and its metrics.
+    fn shown(&self, node: &Running) -> (LogNodeDoc, String) {
+        let ops = |path| {
+            let url = format!("{}{path}", node.health_url());
+            let reply = self.wallet.http.call(Call::get(&url, soon()));
+            reply.expect("the health port answers").body
+        };
+        let status: ServiceStatus =
+            serde_json::from_slice(&ops("/api/v1/status")).expect("a status");
+        let metrics = String::from_utf8(ops("/metrics")).expect("text");
+        (status.log.expect("a shared log"), metrics)
+    }
+
     fn is_active(&self, node: &Running) -> bool {
         self.head(node).get("closed").is_none()
     }
@@ -124,6 +138,21 @@ fn the_other_node_takes_over_and_knows_every_key() {
     let one = rig.start(0);
     wait_for("the first node follows", || {
         rig.head(&one)["root"] == rig.head(&two)["root"]
+    });
+    wait_for("operators see both nodes and the database", || {
+        let [(one, _), (two, metrics)] = [&one, &two].map(|node| rig.shown(node));
+        let standbys = two.engine.map_or_else(Vec::new, |engine| engine.standbys);
+        let waited_for =
+            |s: &EngineStandbyDoc| s.name == "s1" && s.synchronous && s.behind_bytes.is_some();
+        let counted = |line: &str| metrics.lines().any(|found| found == line);
+        (one.active, one.epoch, one.entries, one.behind) == (false, 2, 3, 0)
+            && one.holder == Some("http://node-1".to_owned())
+            && (two.active, two.epoch, two.active_since_ms.is_some()) == (true, 2, true)
+            && standbys.iter().all(waited_for)
+            && standbys.len() == 1
+            && counted("ron_ledger_log_active 1")
+            && counted("ron_ledger_log_takeovers_total 1")
+            && counted("ron_ledger_log_engine_standbys 1")
     });
     let named = (503, "not_active".into(), Some("http://node-1".into()));
     wait_for("it knows the other", || rig.refusal(&one, "k3") == named);

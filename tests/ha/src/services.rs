@@ -42,7 +42,7 @@ pub struct Caller {
     tenant: &'static str,
     name: &'static str,
     pub token: String,
-    http: HttpClient,
+    pub http: HttpClient,
 }
 
 impl Caller {

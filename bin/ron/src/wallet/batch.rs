@@ -10,8 +10,8 @@ use ron_proto::wallet::Batch;
 
 use super::deadline;
 use super::show::{of_items, refused};
-use super::table::Out;
 use super::writes::Key;
+use crate::table::Out;
 
 /// Sends the batch in `file`. An item that was refused is an error, after its result was printed.
 pub fn commit(wallet: &WalletClient, file: &Path, key: &Key, out: Out) -> Result<(), String> {

@@ -5,8 +5,8 @@ use ron_client::WalletClient;
 use ron_proto::wallet::{ResumeWebhook, WebhookDoc, WebhookState};
 
 use super::show::cell;
-use super::table::{Form, Out, Table, column, sparse};
 use super::{Fresh, deadline, explain};
+use crate::table::{Form, Out, Table, column, sparse};
 
 #[derive(Subcommand)]
 pub enum CallerCommand {

@@ -15,8 +15,8 @@ use ron_proto::wallet::{
 use ron_proto::{Account, Amount, Asset, SignedAmount, Timestamp};
 
 use super::show::{ENTRY_COLUMNS, Stream, cell, entry_cells, of_entries};
-use super::table::{Out, Table, column, sparse};
 use super::{Fresh, deadline, explain};
+use crate::table::{Out, Table, column, sparse};
 
 /// How long one request for events waits.
 const EVENTS_WAIT: Duration = Duration::from_secs(30);

@@ -4,7 +4,7 @@ use ron_proto::Account;
 use ron_proto::ledger::{Metadata, PrivateFacts, Receipt};
 use ron_proto::wallet::{HistoryEntry, ItemOutcome, Operation, Transaction};
 
-use super::table::{Column, Form, Out, Table, column, csv_lines, sparse};
+use crate::table::{Column, Form, Out, Table, column, csv_lines, sparse};
 
 /// A value as the cell of a table.
 pub fn cell<T: ToString>(value: Option<T>) -> String {

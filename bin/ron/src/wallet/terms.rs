@@ -11,9 +11,9 @@ use ron_proto::{Account, Amount, Asset, SignedAmount};
 
 use super::reads::PAGE;
 use super::show::{cell, transaction};
-use super::table::{Form, Out, Table, column, sparse};
 use super::writes::{Once, Remark};
 use super::{Fresh, deadline, explain};
+use crate::table::{Form, Out, Table, column, sparse};
 
 #[derive(Subcommand)]
 pub enum TermsCommand {

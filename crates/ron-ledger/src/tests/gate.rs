@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ron_files::{Disk, DiskRoom, SimDisk};
-use ron_kernel::SystemClock;
+use ron_kernel::{Registry, SystemClock};
 use ron_proto::Timestamp;
 use ron_proto::ledger::ClosedCause;
 
@@ -23,7 +23,7 @@ fn a_holder_that_cannot_write_leaves_the_log_to_another_unless_the_engine_lost_d
         (BROKEN, false, ClosedCause::Broken),
         (LOST, true, ClosedCause::EngineLostData),
     ] {
-        let role = Arc::new(Role::standby("http://10.0.0.1:7460"));
+        let role = Arc::new(Role::standby("http://10.0.0.1:7460", &Registry::new("t")));
         let clock = SystemClock::shared();
         let gate = Gate::new(clock, DiskRoom::unlimited(), Some(Arc::clone(&role)));
         let closed = gate.closed(&shared).expect("a standby writes nothing");

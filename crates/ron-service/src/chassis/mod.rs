@@ -36,6 +36,7 @@ use ron_kernel::{
     ShutdownTrigger, Snapshot, Supervisor, TokenBuckets, Topology,
 };
 use ron_proto::Problem;
+use ron_proto::status::LogNodeDoc;
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
@@ -61,6 +62,7 @@ const RATE_CALLERS: usize = 16_384;
 
 type ReloadHook = Arc<dyn Fn(&Config) -> Result<(), ReloadError> + Send + Sync>;
 type DrainedHook = Box<dyn FnOnce() + Send>;
+type LogHook = Box<dyn Fn() -> LogNodeDoc + Send + Sync>;
 type DateHook = Arc<dyn Fn(&DateAccepted<'_>) -> Result<(), Problem> + Send + Sync>;
 
 #[derive(Default)]
@@ -90,6 +92,7 @@ pub(crate) struct Shared {
     pub instance: String,
     pub started: Instant,
     pub capabilities: OnceLock<Vec<String>>,
+    log: OnceLock<LogHook>,
     pub stop: (ShutdownTrigger, Shutdown),
     pub tls: Option<Arc<ServerTls>>,
     pub peers: ClientConfig,
@@ -193,6 +196,7 @@ impl Chassis {
             instance: parts.instance.clone(),
             started: parts.clock.now(),
             capabilities: OnceLock::new(),
+            log: OnceLock::new(),
             stop: Shutdown::pair(),
             tls,
             certificates,
@@ -266,6 +270,11 @@ impl Chassis {
         let mut names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
         names.sort();
         let _ = self.shared.capabilities.set(names);
+    }
+
+    /// What `/api/v1/status` says of this node's part in a log that several nodes share.
+    pub fn show_log(&self, log: impl Fn() -> LogNodeDoc + Send + Sync + 'static) {
+        let _ = self.shared.log.set(Box::new(log));
     }
 
     /// Registers a hook that a reload calls with the new settings, before they take effect. An

@@ -201,6 +201,7 @@ fn status(shared: &Shared) -> Response {
             amnesia,
             planes,
             capabilities: shared.capabilities.get().cloned().unwrap_or_default(),
+            log: shared.log.get().map(|log| log()),
         },
     )
 }

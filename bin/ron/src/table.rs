@@ -1,4 +1,4 @@
-//! How `ron wallet` prints: aligned text, comma-separated values, or JSON.
+//! How commands print answers: aligned text, comma-separated values, or JSON.
 
 use ron_proto::wallet::{is_whole_number, spreadsheet_text};
 use serde::Serialize;

@@ -1,0 +1,277 @@
+//! `ron ha`: services whose log several nodes share.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use ron_client::{Caller, Credential};
+use ron_kernel::Deadline;
+use ron_proto::Timestamp;
+use ron_proto::status::{EngineDoc, LogNodeDoc, ServiceStatus};
+use serde::Serialize;
+
+use crate::fleet;
+use crate::layout::Layout;
+use crate::net;
+use crate::table::{Out, Table};
+
+const WITHIN: Duration = Duration::from_secs(5);
+/// The services that can share a log.
+const SHARING: [&str; 1] = ["ron-ledger"];
+/// Transactions since the oldest one, from which the database has to be tended: half of what it can tell apart.
+const OLD_TRANSACTION: u64 = 1 << 30;
+
+/// Show the nodes of a ledger on several hosts.
+#[derive(Args)]
+pub struct HaArgs {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Show which node writes, how far the others are behind, and what the database says of its standbys. Ends with code 1 when no
+    /// node writes, a node does not answer, or the database has no standby that writes wait for.
+    Status(StatusArgs),
+}
+
+#[derive(Args)]
+struct StatusArgs {
+    /// Data directory, as given to `ron up`: the node of this host.
+    #[arg(long)]
+    data_dir: Option<PathBuf>,
+    /// Health address of a node, as in `http://10.0.0.2:7465`; may be repeated, and replaces the node of this host.
+    #[arg(long, value_name = "URL", conflicts_with = "data_dir")]
+    health: Vec<String>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// A node and what it has said.
+#[derive(Serialize)]
+struct NodeAnswer {
+    /// Where it was asked.
+    at: String,
+    #[serde(flatten)]
+    answer: NodeState,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "snake_case")]
+enum NodeState {
+    Log(Box<LogNodeDoc>),
+    Error(String),
+}
+
+impl NodeAnswer {
+    fn log(&self) -> Option<&LogNodeDoc> {
+        match &self.answer {
+            NodeState::Log(log) => Some(log),
+            NodeState::Error(_) => None,
+        }
+    }
+}
+
+/// Runs the command.
+pub fn run(args: &HaArgs) -> Result<(), String> {
+    let Command::Status(args) = &args.command;
+    let found = if args.health.is_empty() {
+        let layout = Layout::new(args.data_dir.as_deref())?;
+        SHARING.map(|name| of_service(&layout, name)).into()
+    } else {
+        let http = net::client();
+        let ask = |url: &String| NodeAnswer {
+            at: url.clone(),
+            answer: answer(&Caller::new(url, Credential::none(), http.clone())),
+        };
+        args.health.iter().map(ask).collect::<Vec<_>>()
+    };
+    if args.json {
+        Out::json(&found)?;
+    } else {
+        print(&found);
+    }
+    let problems = problems(&found);
+    if problems.is_empty() {
+        return Ok(());
+    }
+    Err(problems.join("\n"))
+}
+
+fn of_service(layout: &Layout, name: &str) -> NodeAnswer {
+    let answer = fleet::reach_health(layout, name).map_or_else(NodeState::Error, |reached| {
+        answer(&Caller::new(&reached.url, Credential::none(), reached.http))
+    });
+    let at = name.to_owned();
+    NodeAnswer { at, answer }
+}
+
+fn answer(node: &Caller) -> NodeState {
+    let status: Result<ServiceStatus, _> = node.get("/api/v1/status", Deadline::within(WITHIN));
+    match status {
+        Ok(ServiceStatus { log: Some(log), .. }) => NodeState::Log(Box::new(log)),
+        Ok(ServiceStatus { service, .. }) => NodeState::Error(format!(
+            "{service} keeps its log in files of its own; docs/two-hosts.md says how nodes share one"
+        )),
+        Err(error) => NodeState::Error(error.to_string()),
+    }
+}
+
+fn print(found: &[NodeAnswer]) {
+    let mut nodes = Table::new(&["node", "role", "epoch", "entries", "behind", "active since"]);
+    for log in found.iter().filter_map(NodeAnswer::log) {
+        let since = log.active_since_ms.map(|ms| Timestamp(ms).to_string());
+        nodes.row([
+            log.node.clone(),
+            if log.active { "active" } else { "standby" }.to_owned(),
+            log.epoch.to_string(),
+            log.entries.to_string(),
+            log.behind.to_string(),
+            since.unwrap_or_default(),
+        ]);
+    }
+    if !nodes.rows.is_empty() {
+        nodes.lines().iter().for_each(|line| println!("{line}"));
+    }
+    let Some(engine) = newest_engine(found) else {
+        return;
+    };
+    println!();
+    let mut servers = Table::new(&["database", "role", "behind bytes"]);
+    servers.row([engine.server.clone(), "primary".to_owned(), String::new()]);
+    for standby in &engine.standbys {
+        let role = if standby.synchronous {
+            "synchronous standby"
+        } else {
+            "asynchronous standby"
+        };
+        let behind = standby.behind_bytes.map(|bytes| bytes.to_string());
+        servers.row([
+            standby.name.clone(),
+            role.to_owned(),
+            behind.unwrap_or_default(),
+        ]);
+    }
+    servers.lines().iter().for_each(|line| println!("{line}"));
+    println!(
+        "oldest transaction: {} of 2147483648 ago; partitions ahead: {}; seen {}",
+        engine.oldest_transaction,
+        engine.partitions_ahead,
+        Timestamp(engine.seen_ms),
+    );
+}
+
+fn newest_engine(found: &[NodeAnswer]) -> Option<&EngineDoc> {
+    let engines = found.iter().filter_map(|one| one.log()?.engine.as_ref());
+    engines.max_by_key(|engine| engine.seen_ms)
+}
+
+/// What an operator has to do something about.
+fn problems(found: &[NodeAnswer]) -> Vec<String> {
+    let mut problems = Vec::new();
+    for one in found {
+        if let NodeState::Error(why) = &one.answer {
+            problems.push(format!("{}: {why}", one.at));
+        }
+    }
+    let logs: Vec<_> = found.iter().filter_map(NodeAnswer::log).collect();
+    let writes = logs.iter().any(|log| log.active);
+    // A node that is not asked here may be the one.
+    let elsewhere = logs.iter().find_map(|log| {
+        let holder = log.holder.as_ref()?;
+        (!logs.iter().any(|other| other.node == *holder)).then_some(holder)
+    });
+    if !logs.is_empty() && !writes && elsewhere.is_none() {
+        problems.push("no node writes: writes are refused until one has taken over".to_owned());
+    }
+    if let Some(engine) = newest_engine(found) {
+        if !engine.standbys.iter().any(|standby| standby.synchronous) {
+            problems.push(
+                "the database has no standby that writes wait for: they are refused until it has one, \
+                 unless its storage is replicated (log.durability = \"storage\")"
+                    .to_owned(),
+            );
+        }
+        if engine.oldest_transaction > OLD_TRANSACTION {
+            problems.push(format!(
+                "the database's oldest transaction is {} ago: have VACUUM FREEZE run, before the database stops",
+                engine.oldest_transaction
+            ));
+        }
+    }
+    problems
+}
+
+#[cfg(test)]
+mod tests {
+    use ron_proto::status::EngineStandbyDoc;
+
+    use super::*;
+
+    fn node(name: &str, active: bool, holder: Option<&str>, synchronous: bool) -> NodeAnswer {
+        let standby = EngineStandbyDoc {
+            name: "s1".to_owned(),
+            synchronous,
+            behind_bytes: None,
+        };
+        let log = LogNodeDoc {
+            node: name.to_owned(),
+            active,
+            epoch: 2,
+            holder: holder.map(str::to_owned),
+            entries: 5,
+            behind: 0,
+            active_since_ms: active.then_some(7),
+            engine: Some(EngineDoc {
+                seen_ms: 9,
+                server: "10.0.0.1:5432".to_owned(),
+                standbys: vec![standby],
+                oldest_transaction: 12,
+                partitions_ahead: 1,
+            }),
+        };
+        NodeAnswer {
+            at: name.to_owned(),
+            answer: NodeState::Log(Box::new(log)),
+        }
+    }
+
+    #[test]
+    fn problems_are_those_that_an_operator_can_mend() {
+        let check = |found: &[NodeAnswer], wanted: &[&str]| {
+            let problems = problems(found);
+            assert_eq!(problems.len(), wanted.len(), "{problems:?}");
+            for (problem, start) in problems.iter().zip(wanted) {
+                assert!(problem.starts_with(start), "{problem}");
+            }
+        };
+        check(
+            &[
+                node("a", true, Some("a"), true),
+                node("b", false, Some("a"), true),
+            ],
+            &[],
+        );
+        check(&[node("b", false, Some("a"), true)], &[]);
+        check(
+            &[
+                node("a", false, None, true),
+                node("b", false, Some("a"), true),
+            ],
+            &["no node writes"],
+        );
+        check(
+            &[node("a", true, Some("a"), false)],
+            &["the database has no standby"],
+        );
+        let gone = NodeAnswer {
+            at: "http://c".to_owned(),
+            answer: NodeState::Error("not reached".to_owned()),
+        };
+        check(
+            &[node("a", true, Some("a"), true), gone],
+            &["http://c: not reached"],
+        );
+    }
+}
