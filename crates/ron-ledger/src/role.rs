@@ -80,23 +80,34 @@ impl Role {
         own
     }
 
+    /// What this node is while it is not active.
+    pub(crate) fn standing(&self) -> String {
+        match self.other() {
+            Some(url) => format!("this node of the ledger is a standby of {url}"),
+            None => {
+                "this node of the ledger is a standby, and no node is known to be active".to_owned()
+            }
+        }
+    }
+
+    /// URL of the node that writes, if that is known to be another.
+    fn other(&self) -> Option<String> {
+        self.holder
+            .with(Clone::clone)
+            .filter(|url| *url != self.node)
+    }
+
     /// Why this node writes nothing, or `None` for the holder.
     pub(crate) fn closed(&self) -> Option<Closed> {
         if self.is_active() {
             return None;
         }
-        let holder = self.holder.with(Clone::clone);
-        let holder = holder.filter(|url| *url != self.node);
-        let why = match &holder {
-            Some(url) => format!("a standby of {url}"),
-            None => "a standby, and no node is known to be active".to_owned(),
-        };
-        let cause = ClosedCause::NotActive;
+        let (cause, why) = (ClosedCause::NotActive, self.standing());
         let hint = cause.hint();
         Some(Closed {
             cause,
-            detail: format!("this node of the ledger is {why}: nothing was done; {hint}"),
-            active: holder,
+            detail: format!("{why}: nothing was done; {hint}"),
+            active: self.other(),
         })
     }
 }
@@ -165,15 +176,15 @@ pub fn run_upkeep(
     let mut is_installed = false;
     while !ctx.shutdown.is_set() {
         let by = Deadline::within(CALL);
-        let done = if is_installed {
-            let tended = upkeep.tend(by);
-            tended.map(|state| role.shown.engine(&state, Timestamp(clock.unix_ms())))
-        } else {
-            upkeep.install(by)
-        };
-        match done {
-            Ok(()) => {
-                is_installed = true;
+        let mut done = Ok(());
+        if !is_installed {
+            done = upkeep.install(by);
+            is_installed = done.is_ok();
+        }
+        let tended = done.and_then(|()| upkeep.tend(by));
+        match tended {
+            Ok(state) => {
+                role.shown.engine(&state, Timestamp(clock.unix_ms()));
                 ready.clear(TABLES);
             }
             // An engine that is away is reported by the writer.

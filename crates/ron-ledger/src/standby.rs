@@ -159,9 +159,7 @@ impl Node {
             {
                 self.claiming = Some(head.epoch);
             }
-            let what = self.role.closed();
-            self.health
-                .standby(what.as_ref().map(|closed| closed.detail.as_str()));
+            self.health.standby(Some(&self.role.standing()));
         }
         if let Some(seen) = self.claiming {
             self.claim(engine, seen)?;

@@ -6,6 +6,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::status::LogNodeDoc;
 use crate::values::Timestamp;
 
 /// Health state of a node, ordered by severity: the greatest is the worst.
@@ -211,6 +212,8 @@ pub struct NodeStatus {
     pub degraded: Vec<String>,
     pub planes: Vec<NodePlane>,
     pub capabilities: Vec<String>,
+    /// Its part in a log that several nodes share; null where it has none.
+    pub log: Option<LogNodeDoc>,
     pub queues: Vec<NodeQueue>,
     pub threads: Vec<NodeThread>,
     /// The console's polling of this node.

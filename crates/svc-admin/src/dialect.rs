@@ -5,6 +5,7 @@
 //! read is absent.
 
 use ron_proto::admin::{NodePlane, NodeQueue, NodeState, NodeThread};
+use ron_proto::status::{EngineDoc, EngineStandbyDoc, LogNodeDoc};
 use ron_proto::values::is_control;
 use serde_json::Value;
 
@@ -27,6 +28,7 @@ pub struct Status {
     pub health: Option<NodeState>,
     pub planes: Vec<NodePlane>,
     pub capabilities: Vec<String>,
+    pub log: Option<LogNodeDoc>,
 }
 
 /// The content of `/api/v1/topology`.
@@ -51,6 +53,38 @@ pub fn read_status(body: &[u8]) -> Option<Status> {
         health: text(&doc, &["health"]).map(|word| health_word(&word)),
         planes: list(&doc, "planes").iter().filter_map(read_plane).collect(),
         capabilities: texts(&doc, "capabilities"),
+        log: doc.get("log").and_then(read_log),
+    })
+}
+
+fn read_log(log: &Value) -> Option<LogNodeDoc> {
+    Some(LogNodeDoc {
+        node: text(log, &["node"])?,
+        active: log.get("active")?.as_bool()?,
+        epoch: number(log, &["epoch"])?,
+        holder: text(log, &["holder"]),
+        entries: number(log, &["entries"])?,
+        behind: number(log, &["behind"]).unwrap_or(0),
+        active_since_ms: number(log, &["activeSinceMs"]),
+        engine: log.get("engine").and_then(read_engine),
+    })
+}
+
+fn read_engine(engine: &Value) -> Option<EngineDoc> {
+    let standby = |one: &Value| {
+        Some(EngineStandbyDoc {
+            name: text(one, &["name"])?,
+            synchronous: one.get("synchronous")?.as_bool()?,
+            behind_bytes: number(one, &["behindBytes"]),
+        })
+    };
+    let standbys = list(engine, "standbys");
+    Some(EngineDoc {
+        seen_ms: number(engine, &["seenMs"])?,
+        server: text(engine, &["server"])?,
+        standbys: standbys.iter().filter_map(standby).collect(),
+        oldest_transaction: number(engine, &["oldestTransaction"])?,
+        partitions_ahead: number(engine, &["partitionsAhead"])?.try_into().ok()?,
     })
 }
 
@@ -238,6 +272,41 @@ mod tests {
             ),
             (NodeState::Down, 3, Some("disk full"))
         );
+    }
+
+    #[test]
+    fn a_node_of_a_shared_log_is_read_as_it_reports() {
+        let standby = EngineStandbyDoc {
+            name: "s1".to_owned(),
+            synchronous: true,
+            behind_bytes: None,
+        };
+        let log = LogNodeDoc {
+            node: "http://a".to_owned(),
+            active: true,
+            epoch: 3,
+            holder: Some("http://a".to_owned()),
+            entries: 9,
+            behind: 0,
+            active_since_ms: Some(5),
+            engine: Some(EngineDoc {
+                seen_ms: 7,
+                server: "10.0.0.1:5432".to_owned(),
+                standbys: vec![standby],
+                oldest_transaction: 11,
+                partitions_ahead: 1,
+            }),
+        };
+        let read = |log: Value| {
+            let body = serde_json::json!({"service": "ron-ledger", "log": log}).to_string();
+            read_status(body.as_bytes()).expect("an object").log
+        };
+        let mut doc = serde_json::to_value(&log).expect("JSON");
+        assert_eq!(read(doc.clone()), Some(log));
+        doc["engine"] = Value::from("none");
+        assert_eq!(read(doc.clone()).and_then(|log| log.engine), None);
+        doc["epoch"] = Value::from("three");
+        assert_eq!(read(doc), None, "a part of it would mislead");
     }
 
     #[test]

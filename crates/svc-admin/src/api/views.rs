@@ -107,6 +107,7 @@ pub fn status(console: &Console, request: &Request) -> Result<Response, Problem>
         degraded: said.degraded,
         planes: planes(&view, now),
         capabilities: view.status.capabilities.clone(),
+        log: view.status.log.clone(),
         queues: view.queues.clone(),
         threads,
         polling: view.polling.clone(),

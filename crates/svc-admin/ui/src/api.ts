@@ -28,10 +28,16 @@ export interface Polling {
   polls: number; failures: number; consecutiveFailures: number; lastError: string | null;
   lastPollSeconds: Num; series: number; seriesRefused: number; linesSkipped: number;
 }
+export interface EngineStandby { name: string; synchronous: boolean; behindBytes: Num }
+export interface Engine { seenMs: number; server: string; standbys: EngineStandby[]; oldestTransaction: number; partitionsAhead: number }
+export interface LogNode {
+  node: string; active: boolean; epoch: number; holder: string | null; entries: number; behind: number;
+  activeSinceMs: Num; engine: Engine | null;
+}
 export interface NodeStatus {
   asOf: string; summary: Summary; healthUrl: string; apiUrl: string | null; ready: boolean | null;
   missing: string[]; degraded: string[]; planes: Plane[]; capabilities: string[];
-  queues: Queue[]; threads: Thread[]; polling: Polling;
+  log: LogNode | null; queues: Queue[]; threads: Thread[]; polling: Polling;
 }
 export interface MetricsSummary {
   asOf: string; id: string; windowSeconds: number; current: Rates; timesMs: number[];

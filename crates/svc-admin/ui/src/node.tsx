@@ -1,6 +1,6 @@
 // One node in full: what it says about itself, how it does, and how the console fares when it asks.
 
-import type { FacetList, Me, MetricsSummary, NodeStatus, Queue, UiConfig } from "./api.ts";
+import type { FacetList, LogNode, Me, MetricsSummary, NodeStatus, Queue, UiConfig } from "./api.ts";
 import { HttpError, send } from "./api.ts";
 import { Actions } from "./act.tsx";
 import { Age, Card, Figure, StateBadge, StateIcon, uptime } from "./bits.tsx";
@@ -35,6 +35,7 @@ export function NodeView({ id, everyMs, utc, theme, ui, me }: NodeProps) {
       {metrics.data && <Charts m={metrics.data} utc={utc} theme={theme} />}
       {gone && <p class="note past" role="status"><StateIcon state="unknown" /> <span>{s.sampledAt ? <>{t("lastKnown")} <Age at={s.sampledAt} utc={utc} />.</> : t("neverAnswered")}</span></p>}
       <div class={gone ? "parts gone" : "parts"}>
+        {data.log && <SharedLog log={data.log} utc={utc} />}
         <div class="pair">
           <Planes status={data} />
           <Queues queues={data.queues} />
@@ -103,6 +104,31 @@ function Planes({ status }: { status: NodeStatus }) {
           ))}</tbody>
         </table></div>
       )}
+    </Card>
+  );
+}
+
+function SharedLog({ log, utc }: { log: LogNode; utc: boolean }) {
+  const fact = (label: string, value: preact.ComponentChildren) => <div><dt>{label}</dt><dd>{value ?? <span class="quiet">{t("notReported")}</span>}</dd></div>;
+  const { engine } = log;
+  return (
+    <Card flush title={t("sharedLog")} hint={t("sharedLogHint")}>
+      <dl class="facts">
+        {fact(t("role"), log.active ? t("activeNode") : t("standbyNode"))}
+        {log.activeSinceMs !== null && fact(t("activeSince"), <Age at={new Date(log.activeSinceMs).toISOString()} utc={utc} />)}
+        {!log.active && fact(t("activeNode"), log.holder && <code>{log.holder}</code>)}
+        {fact(t("logEpoch"), whole(log.epoch))}
+        {fact(t("entries"), <>{whole(log.entries)}{log.behind > 0 && <> · {t("entriesBehind", { n: whole(log.behind) })}</>}</>)}
+        {engine && fact(t("database"), <><code>{engine.server}</code> · {t("partitionsAhead", { n: whole(engine.partitionsAhead) })} · {t("oldestTransaction", { n: whole(engine.oldestTransaction) })}</>)}
+      </dl>
+      {engine && (engine.standbys.length === 0 ? <p class="none">{t("noStandby")}</p> : (
+        <div class="scroll" tabIndex={0}><table>
+          <thead><tr><th scope="col">{t("databaseStandby")}</th><th scope="col">{t("replication")}</th><th scope="col" class="num">{t("behindBytes")}</th></tr></thead>
+          <tbody>{engine.standbys.map((standby) => (
+            <tr><th scope="row"><code>{standby.name}</code></th><td>{standby.synchronous ? t("synchronous") : t("asynchronous")}</td><td class="num"><Figure value={standby.behindBytes} of={whole} /></td></tr>
+          ))}</tbody>
+        </table></div>
+      ))}
     </Card>
   );
 }
