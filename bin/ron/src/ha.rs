@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn problems_are_those_that_an_operator_can_mend() {
+    fn problems_are_those_that_an_operator_can_repair() {
         let check = |found: &[NodeAnswer], wanted: &[&str]| {
             let problems = problems(found);
             assert_eq!(problems.len(), wanted.len(), "{problems:?}");
