@@ -9,6 +9,7 @@ use ron_kernel::{ClosedCounter, Deadline, Receiver, Snapshot, ThreadCtx, Topolog
 use ron_proto::scope;
 use ron_service::lag::{Follower, FollowerLag};
 use ron_service::log_host::asker::WitnessSettings;
+use ron_service::log_host::cosign::Witnesses;
 use ron_service::log_host::{
     Base, CheckpointPlan, CheckpointRoom, KeyView, LogHost, note_key, routes,
 };
@@ -79,21 +80,23 @@ impl Service for RonLedger {
         } = open(&chassis, &settings, data_dir.as_ref())?;
         let metrics = Metrics::new(&chassis.registry);
         let reader = engine.shared().reader().clone();
-        if let Some(node) = &node {
-            let (shown, entries) = (node.shown(), reader.clone());
-            chassis.show_log(move || shown.doc(entries.size_durable()));
+        let role = node.as_ref().map(Sides::role);
+        if let Some(role) = role.clone() {
+            let entries = reader.clone();
+            chassis.show_log(move || role.shown.doc(entries.size_durable()));
         }
         let checkpoints = checkpoint_room(&chassis, checkpointer, &signer, &reader);
         let keys = KeyView::of(signer.verifier().clone());
-        let cosigned = witness::spawn(&chassis, asked.as_ref(), &keys, &reader, &checkpoints)?;
+        let witnessed =
+            witness::spawn(&chassis, asked.as_ref(), role, &keys, &reader, &checkpoints)?;
         spawn_checkpoints(&chassis, &checkpoints);
         let host = LogHost {
             reader,
             keys,
             entries_scope: scope::LEDGER_AUDIT,
-            cosigned,
+            cosigned: witnessed.cosigned,
         };
-        let with = writer_parts(&chassis, &settings, &metrics, node);
+        let with = writer_parts(&chassis, &settings, &metrics, node, witnessed.heads);
         let (ledger, notifications) = writer::spawn(engine, with);
         let feed = spawn_feed(&chassis, &ledger, notifications.events, &metrics);
         let wanted = data_dir
@@ -130,6 +133,7 @@ fn writer_parts(
     settings: &Settings,
     metrics: &Metrics,
     node: Option<Sides>,
+    witnesses: Option<Witnesses>,
 ) -> WriterParts {
     WriterParts {
         sup: chassis.sup.clone(),
@@ -139,7 +143,7 @@ fn writer_parts(
         health: Arc::new(Readiness::new(chassis)),
         room: chassis.room.clone(),
         commits: settings.commits,
-        node: node::spawn(chassis, settings, node),
+        node: node::spawn(chassis, settings, node, witnesses),
     }
 }
 
@@ -255,6 +259,10 @@ impl Health for Readiness {
             Some(why) => self.0.missing(role::ENGINE, why),
             None => self.0.present(role::ENGINE),
         }
+    }
+    fn not_compared(&self, why: &str) {
+        // Cleared when a quorum has cosigned the log again.
+        self.0.degrade("witness", why);
     }
     fn standby(&self, what: Option<&str>) {
         match what {

@@ -7,6 +7,8 @@ pub trait Health: Send + Sync + 'static {
     fn snapshot(&self, why: Option<&str>);
     /// The engine of the log is away or not safe to write to (`Some`), or well (`None`).
     fn engine(&self, why: Option<&str>);
+    /// At a takeover the head that a witness remembers was not compared.
+    fn not_compared(&self, why: &str);
     /// This node is a standby of another (`Some`, with what it is), or writes (`None`).
     fn standby(&self, what: Option<&str>);
 }
@@ -19,5 +21,6 @@ impl Health for NoHealth {
     fn store_failed(&self, _why: &str) {}
     fn snapshot(&self, _why: Option<&str>) {}
     fn engine(&self, _why: Option<&str>) {}
+    fn not_compared(&self, _why: &str) {}
     fn standby(&self, _what: Option<&str>) {}
 }

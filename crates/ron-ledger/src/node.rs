@@ -5,16 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ron_files::{Dir, SharedDisk};
-use ron_kernel::{Deadline, Receiver, Supervisor, ThreadCtx, queue};
+use ron_kernel::{Deadline, Supervisor, ThreadCtx, queue};
 use ron_proto::Timestamp;
+use ron_service::log_host::cosign::Witnesses;
 use ron_service::log_host::note_key::KEY_FILE;
-use ron_service::log_node::LogNode;
 use ron_service::{Chassis, StartError};
 use ron_tlog::store::{LogBeat, LogSessions, LogUpkeep};
 
 use crate::engine::{Engine, EngineOptions};
 use crate::role::{Role, holder_name, run_beat, run_upkeep};
 use crate::settings::Settings;
+use crate::standby::NodeParts;
 use crate::topology::{BEAT, CLAIMS, UPKEEP};
 
 /// Maximum wait for the engine at the first start of a node, which has no key yet.
@@ -28,9 +29,8 @@ pub(crate) struct Sides {
 }
 
 impl Sides {
-    /// What operators see of this node.
-    pub fn shown(&self) -> Arc<LogNode> {
-        Arc::clone(&self.role.shown)
+    pub fn role(&self) -> Arc<Role> {
+        Arc::clone(&self.role)
     }
 }
 
@@ -110,7 +110,8 @@ pub(crate) fn spawn(
     chassis: &Chassis,
     settings: &Settings,
     node: Option<Sides>,
-) -> Option<(Arc<Role>, Receiver<()>)> {
+    witnesses: Option<Witnesses>,
+) -> Option<NodeParts> {
     let (claims_tx, claims) = queue(&CLAIMS, CLAIMS.capacity, &chassis.km);
     let sup = &chassis.sup;
     let Some(Sides { role, beat, upkeep }) = node else {
@@ -146,7 +147,11 @@ pub(crate) fn spawn(
             "the thread that keeps the tables of the ledger's log panicked",
         ),
     );
-    Some((role, claims))
+    Some(NodeParts {
+        role,
+        claims,
+        witnesses,
+    })
 }
 
 /// A session that a panic has met is of no use, and a node without a sign of life is taken over from: the process has to start

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use ron_kernel::{Deadline, Receiver, SharedClock};
 use ron_proto::Timestamp;
+use ron_service::log_host::cosign::Witnesses;
 use ron_tlog::append::EngineError as LogError;
+use ron_tlog::checkpoint::Checkpoint;
 use ron_tlog::store::StoreError;
 
 use crate::copies::{CopyError, Resolved};
@@ -30,30 +32,35 @@ pub(crate) struct Stop {
     pub why: String,
 }
 
+/// What a node of a shared ledger has beside its books.
+pub struct NodeParts {
+    pub role: Arc<Role>,
+    /// From the thread that watches the holder: it is silent.
+    pub claims: Receiver<()>,
+    /// Asked for their heads at a takeover; `None` when the ledger has none.
+    pub witnesses: Option<Witnesses>,
+}
+
 /// What the writer knows beside the books.
 pub(crate) struct Node {
     role: Arc<Role>,
-    /// From the thread that watches the holder: it is silent.
     claims: Receiver<()>,
+    witnesses: Option<Witnesses>,
     clock: SharedClock,
     health: Arc<dyn Health>,
     /// A commit without a known outcome, with its callers.
     held: Option<(Vec<Request>, Vec<Reply>)>,
-    /// A claim of this epoch has no known outcome.
-    claiming: Option<u64>,
+    /// The epoch that is claimed, and the heads that the witnesses had before.
+    claiming: Option<(u64, Vec<Checkpoint>)>,
     poll_at: Deadline,
 }
 
 impl Node {
-    pub fn new(
-        role: Arc<Role>,
-        claims: Receiver<()>,
-        clock: SharedClock,
-        health: Arc<dyn Health>,
-    ) -> Self {
+    pub fn new(parts: NodeParts, clock: SharedClock, health: Arc<dyn Health>) -> Self {
         Self {
-            role,
-            claims,
+            role: parts.role,
+            claims: parts.claims,
+            witnesses: parts.witnesses,
             clock,
             health,
             held: None,
@@ -157,19 +164,36 @@ impl Node {
                 .see(&head, engine.shared().reader().size_durable())
                 || silent
             {
-                self.claiming = Some(head.epoch);
+                self.claiming = Some((head.epoch, self.witnessed()));
             }
             self.health.standby(Some(&self.role.standing()));
         }
-        if let Some(seen) = self.claiming {
-            self.claim(engine, seen)?;
-        }
+        self.claim(engine)?;
         Ok(came)
     }
 
-    fn claim(&mut self, engine: &mut Engine, seen: u64) -> Result<(), Stop> {
+    /// The heads that the witnesses have: an engine that is behind one of them has lost entries.
+    fn witnessed(&self) -> Vec<Checkpoint> {
+        let Some(witnesses) = &self.witnesses else {
+            return Vec::new();
+        };
+        let (heads, failures) = witnesses.heads();
+        if !failures.is_empty() {
+            let why = failures.join("; ");
+            tracing::warn!(event = "head_not_compared", why);
+            let why =
+                format!("at the takeover not every witness gave the head that it remembers: {why}");
+            self.health.not_compared(&why);
+        }
+        heads
+    }
+
+    fn claim(&mut self, engine: &mut Engine) -> Result<(), Stop> {
+        let Some((seen, known)) = &self.claiming else {
+            return Ok(());
+        };
         let now = Timestamp(self.clock.unix_ms());
-        let claimed = engine.claim(seen, &[], now, Deadline::within(CALL));
+        let claimed = engine.claim(*seen, known, now, Deadline::within(CALL));
         if matches!(
             &claimed,
             Err(CopyError::Log(LogError::Store(StoreError::Unknown(_))))

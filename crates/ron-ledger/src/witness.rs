@@ -5,16 +5,20 @@ use std::sync::Arc;
 
 use ron_kernel::{Sender, ThreadCtx, queue};
 use ron_service::log_host::asker::{Asker, WitnessMetrics, WitnessSettings, Witnessed, compare};
+use ron_service::log_host::cosign::Witnesses;
 use ron_service::log_host::{CheckpointRoom, CosignedLines, CosignedView, KeyView, ToWitnesses};
 use ron_service::{Chassis, ReadyBoard, StartError};
 use ron_tlog::LogReader;
 use ron_tlog::note::NoteSignature;
 
+use crate::role::Role;
 use crate::topology::{COSIGNED, WITNESS, WITNESS_WAKES};
 
 /// The ledger's side of the witness thread.
 struct Log {
     reader: LogReader,
+    /// Of a ledger whose log is in an engine: the active node has its checkpoints cosigned.
+    role: Option<Arc<Role>>,
     ready: ReadyBoard,
     store: Sender<CosignedLines>,
 }
@@ -29,7 +33,7 @@ impl Log {
 
 impl Witnessed for Log {
     fn is_ok(&self) -> bool {
-        !self.reader.poisoned()
+        !self.reader.poisoned() && self.role.as_ref().is_none_or(|role| role.is_active())
     }
 
     fn betrayed(&self, why: &str) {
@@ -43,26 +47,42 @@ impl Witnessed for Log {
     fn shown(&self) {}
 }
 
+/// What the other threads get of the witnesses.
+#[derive(Default)]
+pub struct OfWitnesses {
+    pub cosigned: CosignedView,
+    /// Asked for their heads when this node takes a shared log over.
+    pub heads: Option<Witnesses>,
+}
+
 /// Compares the log with what its witnesses remember, before anything is written, and starts the
 /// thread that has checkpoints cosigned. A log that a witness contradicts stays readable and takes
-/// no entries. The last checkpoint of a run is cosigned at the start of the next one.
+/// no entries. The last checkpoint of a run is cosigned at the start of the next one. A node of a
+/// shared log may be behind its witnesses until it takes the log over, and is compared then.
 pub fn spawn(
     chassis: &Chassis,
     settings: Option<&WitnessSettings>,
+    role: Option<Arc<Role>>,
     keys: &KeyView,
     reader: &LogReader,
     room: &CheckpointRoom,
-) -> Result<CosignedView, StartError> {
-    let view = CosignedView::default();
+) -> Result<OfWitnesses, StartError> {
     let Some(settings) = settings else {
         // The thread only idles, so that the topology table stays true.
         chassis.sup.spawn(&WITNESS, ThreadCtx::wait_for_shutdown);
-        return Ok(view);
+        return Ok(OfWitnesses::default());
     };
+    let view = CosignedView::default();
     let refused = |why| StartError::config_text(format!("witness.policy_file: {why}"));
-    let witnesses = settings.witnesses(keys.clone(), chassis.client.clone());
-    let mut witnesses = witnesses.map_err(refused)?;
-    if let Err(why) = compare(&mut witnesses, reader) {
+    let witnesses = || {
+        let witnesses = settings.witnesses(keys.clone(), chassis.client.clone());
+        witnesses.map_err(refused)
+    };
+    let heads = role.as_ref().map(|_| witnesses()).transpose()?;
+    let mut witnesses = witnesses()?;
+    if role.is_none()
+        && let Err(why) = compare(&mut witnesses, reader)
+    {
         Log::close(reader, &chassis.ready, &why);
     }
     let (wake, wakes) = queue(&WITNESS_WAKES, WITNESS_WAKES.capacity, &chassis.km);
@@ -73,6 +93,7 @@ pub fn spawn(
     let asker = Asker {
         log: Log {
             reader: reader.clone(),
+            role,
             ready: chassis.ready.clone(),
             store,
         },
@@ -91,5 +112,8 @@ pub fn spawn(
     chassis
         .sup
         .spawn_owner(&WITNESS, asker, |mut asker, ctx| asker.run(ctx), || None);
-    Ok(view)
+    Ok(OfWitnesses {
+        cosigned: view,
+        heads,
+    })
 }

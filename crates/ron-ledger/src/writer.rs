@@ -25,8 +25,7 @@ use crate::ledger::{
     outcome_label,
 };
 use crate::metrics::Metrics;
-use crate::role::Role;
-use crate::standby::{FOLLOW, Node, Stop};
+use crate::standby::{FOLLOW, Node, NodeParts, Stop};
 use crate::topology::{
     ANSWER, ANSWERS, COMMITS, NOTIFY_EVENTS, NOTIFY_PROJECT, SNAPSHOT, SNAPSHOTS, WRITER,
 };
@@ -59,8 +58,8 @@ pub struct WriterParts {
     pub room: DiskRoom,
     /// Capacity of the commit queue.
     pub commits: usize,
-    /// Of a ledger whose log is in an engine: its role, and the requests to take over.
-    pub node: Option<(Arc<Role>, Receiver<()>)>,
+    /// Of a ledger whose log is in an engine.
+    pub node: Option<NodeParts>,
 }
 
 /// The state of the writer thread.
@@ -91,11 +90,11 @@ pub fn spawn(engine: Engine, parts: WriterParts) -> (Ledger, Notifications) {
     let watches = parts.sup.watch_disks("snapshot", 2);
     let snapshotter = engine.snapshotter().watch_disk(watches);
     let random = Arc::clone(engine.random());
-    let role = parts.node.as_ref().map(|(role, _)| Arc::clone(role));
+    let role = parts.node.as_ref().map(|node| Arc::clone(&node.role));
     let gate = Arc::new(Gate::new(parts.clock.clone(), parts.room, role));
-    let node = parts.node.map(|(role, claims)| {
+    let node = parts.node.map(|node| {
         let (clock, health) = (parts.clock.clone(), Arc::clone(&parts.health));
-        Node::new(role, claims, clock, health)
+        Node::new(node, clock, health)
     });
     let writer = Writer {
         commits,

@@ -18,27 +18,30 @@ use crate::contract::soon;
 use crate::services::{Caller, private_dir, stop, try_start};
 
 /// The nodes' directories, a caller, and the database.
-struct Rig {
-    cluster: Cluster,
+pub struct Rig {
+    pub cluster: Cluster,
     dirs: [TempDir; 2],
     wallet: Caller,
+    /// More lines of the nodes' configuration.
+    pub more: String,
 }
 
 impl Rig {
-    fn new(cluster: Cluster) -> Self {
+    pub fn new(cluster: Cluster) -> Self {
         Self {
             cluster,
             dirs: [private_dir(), private_dir()],
             wallet: Caller::new("ron", "svc-wallet"),
+            more: String::new(),
         }
     }
 
-    fn key(&self, node: usize) -> PathBuf {
+    pub fn key(&self, node: usize) -> PathBuf {
         self.dirs[node].path().join("note.key")
     }
 
     /// All nodes sign with the key of the first.
-    fn copy_key(&self, to: usize) {
+    pub fn copy_key(&self, to: usize) {
         fs::copy(self.key(0), self.key(to)).expect("a copy");
     }
 
@@ -48,19 +51,20 @@ impl Rig {
             "data_dir = \"{}\"\n\
              [log]\nurl = \"{}\"\nnode = \"http://node-{node}\"\n\
              commit_within = \"1s\"\ntakeover_after = \"10s\"\n\
-             [ledger]\nprojection = false\n{}",
+             [ledger]\nprojection = false\n{}{}",
             self.dirs[node].path().display(),
             self.cluster.primary.url(),
+            self.more,
             self.wallet
                 .principal(&["ledger:commit", "ledger:read", "ledger:audit"]),
         ))
     }
 
-    fn start(&self, node: usize) -> Running {
+    pub fn start(&self, node: usize) -> Running {
         self.try_start(node).expect("it starts")
     }
 
-    fn issue(&self, node: &Running, key: &str) -> Reply {
+    pub fn issue(&self, node: &Running, key: &str) -> Reply {
         let entry = json!({
             "kind": "issue", "tenant": "t", "principal": "p", "key": key,
             "to": "alice", "asset": "ron", "amount_minor": "5",
@@ -72,7 +76,7 @@ impl Rig {
     }
 
     /// Sends a request until it is done: the key makes that safe.
-    fn issue_in_the_end(&self, node: &Running, key: &str) {
+    pub fn issue_in_the_end(&self, node: &Running, key: &str) {
         wait_for("the issue is done", || self.issue(node, key).status == 200);
     }
 
@@ -85,13 +89,13 @@ impl Rig {
         (reply.status, code, active)
     }
 
-    fn head(&self, node: &Running) -> Value {
+    pub fn head(&self, node: &Running) -> Value {
         let reply = self.wallet.get(node, "/v1/ledger/head");
         serde_json::from_slice(&reply.body).expect("JSON")
     }
 
     /// What the node tells operators: its part in the log, on the health port, and its metrics.
-    fn shown(&self, node: &Running) -> (LogNodeDoc, String) {
+    pub fn shown(&self, node: &Running) -> (LogNodeDoc, String) {
         let ops = |path| {
             let url = format!("{}{path}", node.health_url());
             let reply = self.wallet.http.call(Call::get(&url, soon()));
@@ -103,7 +107,7 @@ impl Rig {
         (status.log.expect("a shared log"), metrics)
     }
 
-    fn is_active(&self, node: &Running) -> bool {
+    pub fn is_active(&self, node: &Running) -> bool {
         self.head(node).get("closed").is_none()
     }
 }

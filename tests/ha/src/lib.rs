@@ -20,3 +20,5 @@ pub mod records;
 mod services;
 #[cfg(all(test, feature = "postgres"))]
 mod wallets;
+#[cfg(all(test, feature = "postgres"))]
+mod witnessed;

@@ -118,7 +118,7 @@ pub struct Published;
 
 /// The log whose checkpoints are cosigned.
 pub trait Witnessed: Send + 'static {
-    /// Whether the log still takes entries; otherwise no witness is asked.
+    /// Whether this process writes the log; otherwise no witness is asked.
     fn is_ok(&self) -> bool;
     /// A witness remembers a different history: nothing may be written any more.
     fn betrayed(&self, why: &str);
@@ -169,7 +169,13 @@ impl<L: Witnessed> Asker<L> {
         else {
             return true;
         };
-        if !self.log.is_ok() || head.size <= self.view.size() {
+        if !self.log.is_ok() {
+            // Another node of the log may have it cosigned, or its own cause says what is wrong.
+            self.since_ms = None;
+            self.ready.clear("witness");
+            return true;
+        }
+        if head.size <= self.view.size() {
             return true;
         }
         let now_ms = self.clock.unix_ms();

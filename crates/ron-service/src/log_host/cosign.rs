@@ -6,8 +6,10 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ron_crypto::hash::sha256;
 use ron_http::{Call, HttpClient, Method, Reply};
 use ron_kernel::{Deadline, Snapshot};
+use ron_tlog::CosignerKey;
 use ron_tlog::append::LogReader;
 use ron_tlog::checkpoint::Checkpoint;
 use ron_tlog::note::{Note, NoteSignature, parse_signature};
@@ -171,6 +173,47 @@ impl Witnesses {
         &self.policy
     }
 
+    /// The newest checkpoints that the witnesses publish as cosigned by them, and a line for each
+    /// witness that did not answer. A witness that knows no checkpoint of the log has none; one of
+    /// another make may not publish any.
+    pub fn heads(&self) -> (Vec<Checkpoint>, Vec<String>) {
+        let (mut heads, mut failures) = (Vec::new(), Vec::new());
+        for peer in &self.peers {
+            let witness = &self.policy.witnesses[peer.at];
+            match self.head(peer, &witness.key) {
+                Ok(head) => heads.extend(head),
+                Err(why) => failures.push(format!("witness {}: {why}", witness.name)),
+            }
+        }
+        (heads, failures)
+    }
+
+    fn head(&self, peer: &Peer, key: &CosignerKey) -> Result<Option<Checkpoint>, String> {
+        let chain = self.keys.chain();
+        let origin = chain.newest().name();
+        let name = hex::encode(sha256(origin.as_bytes()));
+        let url = format!("{}/{name}/checkpoint", peer.url);
+        let by = Deadline::within(self.times.deadline());
+        let reply = self.http.call(Call::get(&url, by));
+        let reply = reply.map_err(|e| e.to_string())?;
+        match reply.status {
+            200 => {}
+            404 => return Ok(None),
+            status => return Err(format!("it answered {status}")),
+        }
+        let text = str::from_utf8(&reply.body).map_err(|e| e.to_string())?;
+        let note = Note::parse(text).map_err(|e| e.to_string())?;
+        note.verify(chain.keys()).map_err(|e| e.to_string())?;
+        if key.find(&note).is_none() {
+            return Err("the checkpoint that it publishes is not cosigned by it".into());
+        }
+        let head = Checkpoint::parse_text(&note.text).map_err(|e| e.to_string())?;
+        if head.origin != origin {
+            return Err(format!("it publishes a checkpoint of {}", head.origin));
+        }
+        Ok(Some(head))
+    }
+
     /// Asks every witness that has not yet cosigned the published checkpoint `text`, one after the
     /// other, each with its own deadline.
     pub fn round(&mut self, text: &str, reader: &LogReader) -> Round {
@@ -238,11 +281,7 @@ struct CosignRequest<'a> {
 }
 
 impl CosignRequest<'_> {
-    fn until_answered(
-        &self,
-        peer: &mut Peer,
-        key: &ron_tlog::CosignerKey,
-    ) -> Result<Answer, String> {
+    fn until_answered(&self, peer: &mut Peer, key: &CosignerKey) -> Result<Answer, String> {
         let mut answer = Answer::From(peer.old);
         for _ in 0..TRIES {
             answer = self.once(peer, key)?;
@@ -307,12 +346,7 @@ impl CosignRequest<'_> {
         self.judge(&self.post(&url, request.to_string())?, key, old)
     }
 
-    fn judge(
-        &self,
-        reply: &Reply,
-        key: &ron_tlog::CosignerKey,
-        old: u64,
-    ) -> Result<Answer, String> {
+    fn judge(&self, reply: &Reply, key: &CosignerKey, old: u64) -> Result<Answer, String> {
         let body = std::str::from_utf8(&reply.body).unwrap_or("");
         let new = self.checkpoint.size;
         match reply.status {
