@@ -4,9 +4,12 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
 
 use ron_files::DiskRoom;
-use ron_kernel::{Deadline, SendError, Sender, SharedClock, SharedRandom, WaitError, reply};
+use ron_kernel::{
+    Deadline, SendError, Sender, SharedClock, SharedRandom, Shutdown, WaitError, reply,
+};
 use ron_proto::ledger::{
     BudgetDoc, BudgetId, Closed, ClosedCause, Entry, EntryAnswer, EpochDoc, EpochState, Event,
     EventPage, Head, LogRecord, RecordPage, RequestKey, TxId, escrow_account,
@@ -84,6 +87,8 @@ impl Drop for Queued {
     }
 }
 
+/// Pause between two looks at what a standby has.
+const LOOK: Duration = Duration::from_millis(5);
 const STOPPING: &str = "the ledger is stopping";
 
 /// Whether the writer accepts work; one state for all threads.
@@ -313,6 +318,24 @@ impl Ledger {
     /// The last durable sequence.
     pub fn head_seq(&self) -> u64 {
         self.shared.head()
+    }
+
+    /// Whether another node of the ledger writes, or none.
+    pub fn is_standby(&self) -> bool {
+        let closed = self.gate.closed(&self.shared);
+        closed.is_some_and(|closed| closed.cause == ClosedCause::NotActive)
+    }
+
+    /// Waits until this node has the entry; false when it does not get it in time.
+    pub fn reaches(&self, seq: u64, deadline: Deadline) -> bool {
+        let (_trigger, never) = Shutdown::pair();
+        while self.head_seq() < seq {
+            if deadline.expired() {
+                return false;
+            }
+            never.wait(Deadline::within(LOOK));
+        }
+        true
     }
 
     pub fn head(&self) -> Head {

@@ -160,6 +160,24 @@ fn the_other_node_takes_over_and_knows_every_key() {
     });
     let named = (503, "not_active".into(), Some("http://node-1".into()));
     wait_for("it knows the other", || rig.refusal(&one, "k3") == named);
+    // A standby waits for an entry that it may get, and does not say that there is none.
+    for (node, status) in [(&one, 503), (&two, 400)] {
+        let reply = rig.wallet.get(node, "/v1/ledger/assets?min_seq=3");
+        assert_eq!(
+            reply.status,
+            status,
+            "{}",
+            String::from_utf8_lossy(&reply.body)
+        );
+    }
+    let beyond = ron_kernel::scoped(2, |n| match n {
+        0 => rig.wallet.get(&one, "/v1/ledger/assets?min_seq=3").status,
+        _ => rig.issue(&two, "k4").status,
+    });
+    assert!([200, 503].contains(&beyond[0]), "{beyond:?}");
+    wait_for("the standby has it", || {
+        rig.wallet.get(&one, "/v1/ledger/assets?min_seq=3").status == 200
+    });
     let read = |node| rig.wallet.get(node, "/v1/ledger/accounts/alice").body;
     assert_eq!(read(&one), read(&two));
     stop(one);

@@ -233,9 +233,9 @@ fn asset_routes(api: &Arc<Api>) -> [Route; 3] {
             .summary("Assets that are registered or were ever used, by name; without ledger:audit for services of the installation only")
             .query_as::<Asset>("after", false, "Only assets after this one")
             .query_as::<u64>("limit", false, LIMIT)
-            .query_as::<u64>("min_seq", false, "Refuse with 400 unless the ledger has this entry")
+            .query_as::<u64>("min_seq", false, "Refuse with 400 unless the ledger has this entry; a standby waits for it half a second at most, then 503")
             .returns::<AssetPage>(200)
-            .errors(&[400, 404])
+            .errors(&[400, 404, 503])
             .while_draining(),
         Route::get("/v1/ledger/assets/{asset}", READ, move |req| {
             reads::asset(&a, req)

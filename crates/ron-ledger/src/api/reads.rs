@@ -20,6 +20,9 @@ use crate::reader::Reader;
 
 pub(super) type Answer = Result<Response, Problem>;
 
+/// Longest wait of a standby for an entry that the caller knows of: several of its looks at the log.
+const CATCH_UP: Duration = Duration::from_millis(500);
+
 /// Parses a path parameter.
 pub(super) fn param<T: FromStr<Err = ValueError>>(req: &Request, name: &str) -> Result<T, Problem> {
     req.param(name)
@@ -107,23 +110,33 @@ fn sequence(req: &Request, name: &str) -> Result<Option<u64>, Problem> {
 
 /// The entry that the history must have; only one that exists is waited for.
 fn min_seq(api: &Api, req: &Request) -> Result<u64, Problem> {
-    let wanted = sequence(req, "min_seq")?.unwrap_or(0);
-    existing(wanted, api.ledger.head_seq())
+    existing(api, sequence(req, "min_seq")?.unwrap_or(0))
 }
 
-fn existing(seq: u64, head: u64) -> Result<u64, Problem> {
-    if seq <= head {
+/// A sequence that the ledger has. A standby may get it in a moment.
+fn existing(api: &Api, seq: u64) -> Result<u64, Problem> {
+    if seq <= api.ledger.head_seq() {
         return Ok(seq);
     }
-    Err(Problem::bad_request(format!(
-        "the ledger has no entry {seq} yet; its last is {head}"
-    )))
+    if !api.ledger.is_standby() {
+        let head = api.ledger.head_seq();
+        let why = format!("the ledger has no entry {seq} yet; its last is {head}");
+        return Err(Problem::bad_request(why));
+    }
+    if api.ledger.reaches(seq, Deadline::within(CATCH_UP)) {
+        return Ok(seq);
+    }
+    let head = api.ledger.head_seq();
+    let why =
+        format!("this node is a standby that does not have entry {seq} yet; its last is {head}");
+    let (code, title) = (HISTORY_BEHIND, "History behind");
+    Err(Problem::new(503, code, title, why).with_retry_after(1))
 }
 
 /// The last entry at or before a point. The log knows it, also while the projection is behind.
 fn seq_at(api: &Api, at: PointInTime) -> Result<u64, Problem> {
     match at {
-        PointInTime::Seq(seq) => existing(seq, api.ledger.head_seq()),
+        PointInTime::Seq(seq) => existing(api, seq),
         PointInTime::Time(ts) => api.ledger.last_at(ts).map_err(|e| log_read_failed(&e)),
     }
 }
