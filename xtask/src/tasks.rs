@@ -76,7 +76,7 @@ pub const TASKS: &[Task] = &[
     Task {
         name: "takeover",
         group: Group::Step("clients that pay through takeovers of the ledger"),
-        shows: "two ledgers and two wallets as processes on a PostgreSQL pair: the ledger that writes is killed or stands still while clients of ron-client and of the Python SDK pay through lists of URLs; every payment is made once and its caller is told so; prints the time until another ledger is active and until all clients are paid again",
+        shows: "two ledgers and two wallets as processes on a PostgreSQL pair: the ledger that writes is killed or stands still while clients of ron-client and of the Python SDK pay through lists of URLs; every payment is made once and its caller is told so; then every process is stopped and started again in turn, as in an upgrade; prints the time until another ledger is active, until all clients are paid again, and the slowest payment of the upgrade",
         length: "1 min",
         longer: Some(("--rounds 50", "20 min")),
         args: &["--rounds=1 RON_ROUNDS : takeovers of each kind"],

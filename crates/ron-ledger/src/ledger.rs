@@ -88,7 +88,7 @@ impl Drop for Queued {
 }
 
 /// Pause between two looks at what a standby has.
-const LOOK: Duration = Duration::from_millis(5);
+const POLL: Duration = Duration::from_millis(5);
 const STOPPING: &str = "the ledger is stopping";
 
 /// Whether the writer accepts work; one state for all threads.
@@ -333,7 +333,7 @@ impl Ledger {
             if deadline.expired() {
                 return false;
             }
-            never.wait(Deadline::within(LOOK));
+            never.wait(Deadline::within(POLL));
         }
         true
     }

@@ -111,6 +111,18 @@ impl Node {
         rustix::process::kill_process(pid, signal).expect("it runs");
     }
 
+    /// Has it drain and end, as a service manager does.
+    fn stop(&mut self) {
+        self.signal(Signal::TERM);
+        let mut process = self.process.take().expect("it runs");
+        let mut status = None;
+        wait_for("it ends", || {
+            status = process.try_wait().expect("its state");
+            status.is_some()
+        });
+        assert!(status.is_some_and(|status| status.success()), "{status:?}");
+    }
+
     fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
             let _ = process.kill(); // it may have ended
@@ -235,15 +247,20 @@ impl Fleet {
         format!("{}, {}", self.wallets[0].url, self.wallets[1].url)
     }
 
-    /// The node that writes is gone for a while. Returns after which time the other one wrote.
-    fn disturb(&mut self, kill: bool) -> Duration {
+    /// The node that writes, once the other follows.
+    fn active_of_two(&self) -> usize {
         let mut active = None;
         wait_for("a ledger is active, and the other follows", || {
             active = self.active();
             let seqs = [0, 1].map(|node| self.head(node).map(|head| head.seq));
             active.is_some() && seqs.iter().all(Option::is_some)
         });
-        let active = active.expect("it was found");
+        active.expect("it was found")
+    }
+
+    /// The node that writes is gone for a while. Returns after which time the other one wrote.
+    fn disturb(&mut self, kill: bool) -> Duration {
+        let active = self.active_of_two();
         let began = Instant::now();
         if kill {
             self.ledgers[active].kill();
@@ -264,6 +281,26 @@ impl Fleet {
             self.head(active).is_some_and(|head| head.is_of_standby())
         });
         took
+    }
+
+    /// Every process is stopped and started again, one after the other: the standby first, as in an upgrade.
+    fn roll(&mut self) {
+        let active = self.active_of_two();
+        for node in [1 - active, active] {
+            self.ledgers[node].stop();
+            self.ledgers[node].start();
+            wait_for("the ledger answers again", || self.head(node).is_some());
+        }
+        self.active_of_two();
+        let account = "account-0".parse().expect("an account");
+        for wallet in &mut self.wallets {
+            wallet.stop();
+            wallet.start();
+            let client = WalletClient::new(&wallet.url, Credential::bearer(&self.token), http());
+            wait_for("the wallet answers again", || {
+                client.account(&account, soon()).is_ok()
+            });
+        }
     }
 }
 
@@ -411,6 +448,14 @@ fn clients_pay_through_takeovers() {
             );
         }
     }
+    all_are_paid();
+    progress.slowest_ms.store(0, Ordering::Release);
+    fleet.roll();
+    all_are_paid();
+    let rolled_ms = progress.slowest_ms.load(Ordering::Acquire);
+    println!(
+        "all four processes were stopped and started again; the slowest payment meanwhile took {rolled_ms} ms"
+    );
     progress.over.store(true, Ordering::Release);
     let mut accounts: BTreeMap<String, Paid> = BTreeMap::new();
     accounts.insert("account-python".to_owned(), python_paid(other));
