@@ -144,8 +144,8 @@ impl PgRecords {
             return Err(PgError::Misuse("there is no session"));
         };
         let rows = session.connection.query(sql, params, deadline);
-        if !matches!(rows, Ok(_) | Err(PgError::Server { fatal: false, .. })) {
-            self.session = None; // it is lost, or in the middle of a query
+        if rows.as_ref().is_err_and(PgError::ends_session) {
+            self.session = None;
         }
         rows
     }
@@ -198,10 +198,10 @@ impl PgRecords {
     }
 
     fn commit(&mut self, deadline: Deadline) -> Attempt {
-        let outcome = self.query("COMMIT", &[], deadline);
-        if let Err(error @ PgError::Server { fatal: false, .. }) = outcome {
-            return failed(error);
-        }
+        let outcome = match self.query("COMMIT", &[], deadline) {
+            Err(error) if !error.ends_session() => return failed(error),
+            outcome => outcome,
+        };
         match of_write(outcome) {
             Ok(rows) if rows.tag == "COMMIT" => Attempt::Committed,
             // A failed transaction answers COMMIT with ROLLBACK.
