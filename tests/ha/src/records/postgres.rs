@@ -127,6 +127,31 @@ mod tests {
     }
 
     #[test]
+    fn the_first_write_of_a_store_forgets_rows_of_processes_that_ended_long_ago() {
+        let rig = PgRig::new(Cluster::alone(), Durability::Storage);
+        let admin = |sql: &str| rig.cluster(|cluster| cluster.primary.admin(sql, &[]));
+        // The tables are there before the store that forgets is opened.
+        let mut kept = rig.records("kept");
+        for (number, name) in ["gone", "recent"].into_iter().enumerate() {
+            put(&mut *rig.records(name), name, number as i64, soon()).unwrap();
+        }
+        put(&mut *kept, "kept 1", 1, soon()).unwrap();
+        let age = "UPDATE records.record_op SET at = now() - CASE node WHEN 'recent' \
+                    THEN interval '29 days' ELSE interval '31 days' END";
+        admin(age);
+        put(&mut *rig.records("new"), "new", 1, soon()).unwrap();
+        let nodes = || {
+            let rows = admin("SELECT node FROM records.record_op ORDER BY node");
+            let names = (0..rows.len()).map(|row| rows.text(row, 0).unwrap().to_owned());
+            names.collect::<Vec<_>>()
+        };
+        assert_eq!(nodes(), ["new", "recent"]);
+        // A store that was silent for long has its row again with its next write.
+        put(&mut *kept, "kept 2", 2, soon()).unwrap();
+        assert_eq!(nodes(), ["kept", "new", "recent"]);
+    }
+
+    #[test]
     fn an_engine_that_is_away_refuses_and_comes_back_by_itself() {
         let rig = PgRig::new(Cluster::alone(), Durability::Storage);
         let mut store = rig.records("a");
