@@ -90,7 +90,7 @@ fn drip(one: &mut Slow, ended: &mut Ended) -> bool {
             false
         }
         // Refused too: what the client sent meanwhile resets the connection, and its system drops the answer.
-        _ if one.again => {
+        Ok(0) | Err(_) if one.again => {
             ended.refused += 1;
             false
         }

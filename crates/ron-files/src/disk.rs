@@ -56,7 +56,8 @@ pub trait Disk: Debug + Send + Sync {
     fn link(&self, from: &Path, to: &Path) -> io::Result<()>;
     fn remove(&self, path: &Path) -> io::Result<()>;
     /// Removes a directory with all that is in it; not found when there is none. A crash in its middle leaves
-    /// a part.
+    /// a part. This default is for disks in memory, whose directories are implied by their files: an empty directory
+    /// counts as none.
     fn remove_dir_all(&self, dir: &Path) -> io::Result<()> {
         let names = self.list(dir)?;
         if names.is_empty() {

@@ -57,6 +57,13 @@ pub enum PgError {
     Misuse(&'static str),
 }
 
+impl PgError {
+    /// Whether the session is of no use any more: it is lost, or in the middle of a query.
+    pub fn ends_session(&self) -> bool {
+        !matches!(self, Self::Server { fatal: false, .. })
+    }
+}
+
 /// What the calls of one connection wait with; kept over reconnections, so that the token gets
 /// one hook and not one for each connection. For one connection at a time.
 #[derive(Debug)]

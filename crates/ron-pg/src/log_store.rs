@@ -176,7 +176,7 @@ impl PgLogStore {
 
     /// Forgets the session after an error that has ended it or left it in the middle of a query.
     fn kept<T>(&mut self, outcome: Result<T, PgError>) -> Result<T, PgError> {
-        if !matches!(outcome, Ok(_) | Err(PgError::Server { fatal: false, .. })) {
+        if outcome.as_ref().is_err_and(PgError::ends_session) {
             self.session = None;
         }
         outcome

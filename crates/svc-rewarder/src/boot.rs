@@ -351,8 +351,8 @@ fn origin(chassis: &Chassis, settings: &Settings) -> Result<Option<Origin>, Star
 }
 
 /// A rayon pool whose threads belong to the supervisor. They end when the last worker drops the
-/// pool, which happens when the work stage is drained, before their own stage is. A single thread would only make the
-/// worker wait for it.
+/// pool, which happens when the work stage is drained, before their own stage is. One compute worker makes no pool: the
+/// thread that has the epoch computes it, and would only wait for another.
 fn calc_pool(sup: &Supervisor, settings: &Settings) -> Result<Calc, StartError> {
     let threads = sup.pool_size(settings.keys.compute_workers, 256);
     if threads == 1 {

@@ -431,7 +431,7 @@ fn older(id: &PolicyId, version: u64, newest: u64) -> String {
 }
 
 /// Names of a directory's files, sorted; empty if the directory does not exist.
-fn file_names(dir: &Dir) -> io::Result<Vec<String>> {
+pub(crate) fn file_names(dir: &Dir) -> io::Result<Vec<String>> {
     match dir.list() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
         names => names,

@@ -52,13 +52,13 @@ pub static WORK: ThreadSpec = pool(
     "rew-work-",
     "concurrency.jobs",
     Stage::Work,
-    "takes an epoch and computes it on the rew-calc pool",
+    "takes an epoch and computes it, on the rew-calc pool if there is one",
 );
 pub static CALC: ThreadSpec = pool(
     "rew-calc-",
     "concurrency.compute_workers",
     Stage::Write,
-    "splits one epoch's rows (data-parallel; ends when the last rew-work does)",
+    "splits one epoch's rows (data-parallel; ends when the last rew-work does); none with one compute worker",
 );
 pub static ARTIFACT: ThreadSpec = one(
     "rew-artifact",

@@ -7,22 +7,26 @@ use ron_kernel::queue::bare_queue;
 use ron_kernel::{KernelMetrics, Registry, Supervisor, SystemClock};
 use ron_service::records::FileRecords;
 
-fn records(store: Store) -> Box<dyn RecordStore> {
-    Box::new(FileRecords::new(store))
+/// A supervisor for the recorder.
+fn supervisor(registry: &Registry) -> Supervisor {
+    let km = KernelMetrics::new(registry);
+    Supervisor::new(&TOPOLOGY, km, SystemClock::shared())
 }
 
-/// The body of the thread, without an engine.
-fn recording(
-    notes: Receiver<Change>,
-) -> impl Fn(Option<Box<dyn RecordStore>>, &ThreadCtx) + Send + Sync {
-    move |records, ctx| {
+/// The keys of a file, and the thread that records them, without an engine.
+fn start(sup: &Supervisor, store: Store, before: BTreeSet<RequestKey>) -> UnresolvedKeys {
+    let (notes, notes_rx) = bare_queue(&UNRESOLVED_QUEUE, 8);
+    let records: Box<dyn RecordStore> = Box::new(FileRecords::new(store));
+    let body = move |records, ctx: &ThreadCtx| {
         let recorder = Recorder {
             records,
             shared: None,
             is_failing: false,
         };
-        run(ctx, &notes, recorder, Vec::new());
-    }
+        run(ctx, &notes_rx, recorder, Vec::new());
+    };
+    sup.spawn_owner(&UNRESOLVED_RECORDER, Some(records), body, || Some(None));
+    UnresolvedKeys::new(before, notes)
 }
 
 fn request(key: &str) -> RequestKey {
@@ -82,14 +86,8 @@ fn keys_outlive_the_process_until_they_are_released() {
 fn a_key_is_held_until_it_is_released_and_the_file_follows() {
     let dir = tempfile::tempdir().unwrap();
     let (store, before) = open(Some(&Dir::os(dir.path()))).unwrap();
-    let km = KernelMetrics::new(&Registry::new("svc-wallet"));
-    let sup = Supervisor::new(&TOPOLOGY, km, SystemClock::shared());
-    let (notes, notes_rx) = bare_queue(&UNRESOLVED_QUEUE, 8);
-    let body = recording(notes_rx);
-    sup.spawn_owner(&UNRESOLVED_RECORDER, Some(records(store)), body, || {
-        Some(None)
-    });
-    let unresolved = UnresolvedKeys::new(before, notes);
+    let sup = supervisor(&Registry::new("svc-wallet"));
+    let unresolved = start(&sup, store, before);
     let held = |key: &RequestKey| unresolved.holds(key);
     assert_eq!(unresolved.len(), 0);
     for name in ["a", "b"] {
@@ -118,14 +116,8 @@ fn callers_are_not_referred_to_a_record_that_the_disk_refused() {
         Ok::<_, StoreError>(tx.execute_batch("DROP TABLE unresolved")?)
     };
     store.write(refuse).unwrap();
-    let km = KernelMetrics::new(&Registry::new("svc-wallet"));
-    let sup = Supervisor::new(&TOPOLOGY, km, SystemClock::shared());
-    let (notes, notes_rx) = bare_queue(&UNRESOLVED_QUEUE, 8);
-    let body = recording(notes_rx);
-    sup.spawn_owner(&UNRESOLVED_RECORDER, Some(records(store)), body, || {
-        Some(None)
-    });
-    let unresolved = UnresolvedKeys::new(before, notes);
+    let sup = supervisor(&Registry::new("svc-wallet"));
+    let unresolved = start(&sup, store, before);
     let (caller, answer) = Responder::detached(Deadline::within(Duration::from_secs(30)));
     unresolved.add(&request("a"), vec![caller]);
     let response = answer.wait(Deadline::within(Duration::from_secs(30)));
@@ -145,15 +137,9 @@ fn a_disk_that_hangs_is_reported_and_the_record_follows() {
     };
     store.write(patient).unwrap();
     let registry = Registry::new("svc_wallet");
-    let km = KernelMetrics::new(&registry);
-    let sup = Supervisor::new(&TOPOLOGY, km, SystemClock::shared());
+    let sup = supervisor(&registry);
     store.watch_disk(sup.watch_disk("unresolved"), DiskRoom::unlimited());
-    let (notes, notes_rx) = bare_queue(&UNRESOLVED_QUEUE, 8);
-    let body = recording(notes_rx);
-    sup.spawn_owner(&UNRESOLVED_RECORDER, Some(records(store)), body, || {
-        Some(None)
-    });
-    let unresolved = UnresolvedKeys::new(before, notes);
+    let unresolved = start(&sup, store, before);
     // Another writer of the file stands for a disk that does not answer.
     let other = rusqlite::Connection::open(dir.path().join(FILE)).unwrap();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();

@@ -6,14 +6,13 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
 
-use ron_kernel::{Deadline, OsNet, Shutdown};
+use ron_kernel::{OsNet, Shutdown};
 use ron_pg::{Connection, Param, Rows, Waiter};
 use rustix::process::{Pid, Signal};
 use tempfile::TempDir;
 
-use crate::contract::soon;
+use crate::contract::{soon, wait_for};
 
 /// The name by which the primary knows its standby.
 const STANDBY: &str = "s1";
@@ -66,16 +65,6 @@ fn run(command: &mut Command) {
 fn free_port() -> u16 {
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
     listener.local_addr().expect("it has an address").port()
-}
-
-/// Waits until something holds, a minute at most.
-pub fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
-    let (_trigger, never) = Shutdown::pair();
-    let give_up = soon();
-    while !holds() {
-        assert!(!give_up.expired(), "{what}: not within a minute");
-        never.wait(Deadline::within(Duration::from_millis(20)));
-    }
 }
 
 /// For one connection of a test.

@@ -4,23 +4,15 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
-use ron_kernel::Deadline;
+use ron_kernel::{Deadline, Shutdown};
 use ron_tlog::store::{
     Appended, Batch, LogBeat, LogStore, Once, Place, Refusal, Repeat, StoreError, Tail, Writer,
     check_extends,
 };
 use ron_tlog::tree::{Frontier, empty_root, leaf_hash};
 
-/// An engine, and the hands that break it.
-pub trait Rig: Sync {
-    type Store: LogStore;
-    type Beat: LogBeat;
-
-    /// A session of the claimant `holder` with a log, which is created if it is not there.
-    fn store(&self, log: &str, holder: &str) -> Self::Store;
-
-    fn beat(&self, log: &str) -> Self::Beat;
-
+/// An engine with a copy on another host, as a test breaks it.
+pub trait TwoHosts: Sync {
     /// Time after which a call that cannot end is given up.
     fn short(&self) -> Duration;
 
@@ -35,6 +27,17 @@ pub trait Rig: Sync {
 
     /// The primary crashes and comes back, without a standby.
     fn restart_primary(&self);
+}
+
+/// An engine for logs.
+pub trait Rig: TwoHosts {
+    type Store: LogStore;
+    type Beat: LogBeat;
+
+    /// A session of the claimant `holder` with a log, which is created if it is not there.
+    fn store(&self, log: &str, holder: &str) -> Self::Store;
+
+    fn beat(&self, log: &str) -> Self::Beat;
 
     /// The primary is lost with what the standby does not have; the standby takes its place.
     fn fail_over(&self);
@@ -91,6 +94,16 @@ pub fn rules<R: Rig>() -> Vec<Rule<R>> {
 /// For calls that must succeed.
 pub fn soon() -> Deadline {
     Deadline::within(Duration::from_secs(60))
+}
+
+/// Waits until something holds, a minute at most.
+pub fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
+    let (_trigger, never) = Shutdown::pair();
+    let give_up = soon();
+    while !holds() {
+        assert!(!give_up.expired(), "{what}: not within a minute");
+        never.wait(Deadline::within(Duration::from_millis(5)));
+    }
 }
 
 /// The next batch of a tree, with its real root.

@@ -212,8 +212,7 @@ where
     assert_eq!(two.opened().snapshot_seq, 301);
     catch_up(&mut two);
     assert_eq!(image(&one), image(&two));
-    let third = node(rig, &SimDisk::new(), "two ledgers", "c");
-    let mut third = third;
+    let mut third = node(rig, &SimDisk::new(), "two ledgers", "c");
     catch_up(&mut third);
     assert_eq!(image(&third), image(&one));
 }

@@ -13,8 +13,8 @@ use ron_tlog::store::{LogBeat as _, LogStore as _};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::cluster::{Cluster, wait_for, waiter};
-use crate::contract::soon;
+use crate::cluster::{Cluster, waiter};
+use crate::contract::{soon, wait_for};
 use crate::services::{Caller, private_dir, stop, try_start};
 
 /// The nodes' directories, a caller, and the database.

@@ -15,7 +15,7 @@ use crate::contract::{Rig, Rule, soon};
 const ORIGIN: &str = "log.example/ha";
 
 /// A log of short segments.
-pub fn options() -> LogOptions {
+fn options() -> LogOptions {
     let verifier = signer().verifier().clone();
     LogOptions {
         segment_entries: 256,
@@ -24,16 +24,16 @@ pub fn options() -> LogOptions {
     }
 }
 
-pub fn signer() -> Ed25519NoteSigner {
+fn signer() -> Ed25519NoteSigner {
     Ed25519NoteSigner::new(ORIGIN, Ed25519Key::from_seed(&[42; 32])).unwrap()
 }
 
-pub fn dir() -> &'static Path {
+fn dir() -> &'static Path {
     Path::new("/copy")
 }
 
 /// A node: its name, its disk, and its session.
-pub fn node<R: Rig>(rig: &R, disk: &SimDisk, log: &str, holder: &str) -> EngineLog
+fn node<R: Rig>(rig: &R, disk: &SimDisk, log: &str, holder: &str) -> EngineLog
 where
     R::Store: 'static,
 {
@@ -49,7 +49,7 @@ where
 }
 
 /// Claims the log from its present holder, and waits for the outcome.
-pub fn try_take_over(node: &mut EngineLog) -> Result<(), EngineError> {
+fn try_take_over(node: &mut EngineLog) -> Result<(), EngineError> {
     let seen = node.head(soon())?.epoch;
     loop {
         match node.claim(seen, &[], soon()) {
@@ -59,12 +59,12 @@ pub fn try_take_over(node: &mut EngineLog) -> Result<(), EngineError> {
     }
 }
 
-pub fn take_over(node: &mut EngineLog) {
+fn take_over(node: &mut EngineLog) {
     try_take_over(node).unwrap();
 }
 
 /// Reads on until the end.
-pub fn catch_up(node: &mut EngineLog) -> Result<(), EngineError> {
+fn catch_up(node: &mut EngineLog) -> Result<(), EngineError> {
     while !node.follow(soon())?.is_empty() {}
     Ok(())
 }
@@ -76,7 +76,7 @@ fn catch_up_signed(node: &mut EngineLog) {
 }
 
 /// All leaves that a node has.
-pub fn leaves(node: &EngineLog) -> Vec<String> {
+fn leaves(node: &EngineLog) -> Vec<String> {
     let reader = node.reader();
     let mut leaves = Vec::new();
     let visit = |_, leaf: &[u8]| {
@@ -242,7 +242,7 @@ mod tests {
     use ron_tlog::{CheckpointError, OpenError};
 
     use super::*;
-    use crate::contract::append;
+    use crate::contract::{TwoHosts as _, append};
     use crate::memory::{Defect, FAULTS, Fault, MemoryEngine, below};
 
     #[test]

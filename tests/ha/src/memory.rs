@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use ron_kernel::{Deadline, Random as _, SeededRandom, Shutdown};
+use ron_kernel::{Deadline, Random as _, SeededRandom};
 use ron_tlog::store::{
     Appended, Batch, Head, LogBeat, LogStore, MakeBatch, Once, Refusal, Repeat, StoreError,
     StoredBatch, Writer,
 };
 use ron_tlog::tree::{Hash, empty_root};
 
-use crate::contract::Rig;
+use crate::contract::{Rig, TwoHosts, wait_for};
 
 /// How the next write ends, whatever the state of the engine is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -310,6 +310,34 @@ impl MemoryEngine {
     }
 }
 
+impl TwoHosts for MemoryEngine {
+    fn short(&self) -> Duration {
+        Duration::from_millis(1)
+    }
+
+    fn set_standby(&self, reachable: bool) {
+        let mut state = self.state();
+        state.has_standby = reachable;
+        if reachable {
+            state.carry_out_waiting();
+            state.replicated = state.journal.len();
+        }
+    }
+
+    fn set_synchronous(&self, synchronous: bool) {
+        self.state().is_synchronous = synchronous;
+    }
+
+    fn cancel_waits(&self) {
+        wait_for("a write waits", || !self.state().waiting.is_empty());
+        self.state().carry_out_waiting();
+    }
+
+    fn restart_primary(&self) {
+        self.state().carry_out_waiting();
+    }
+}
+
 impl Rig for MemoryEngine {
     type Store = MemoryStore;
     type Beat = MemoryBeat;
@@ -334,37 +362,6 @@ impl Rig for MemoryEngine {
 
     fn beat(&self, log: &str) -> MemoryBeat {
         MemoryBeat(self.store(log, "beat"))
-    }
-
-    fn short(&self) -> Duration {
-        Duration::from_millis(1)
-    }
-
-    fn set_standby(&self, reachable: bool) {
-        let mut state = self.state();
-        state.has_standby = reachable;
-        if reachable {
-            state.carry_out_waiting();
-            state.replicated = state.journal.len();
-        }
-    }
-
-    fn set_synchronous(&self, synchronous: bool) {
-        self.state().is_synchronous = synchronous;
-    }
-
-    fn cancel_waits(&self) {
-        let (_trigger, never) = Shutdown::pair();
-        let give_up = Deadline::within(Duration::from_secs(60));
-        while self.state().waiting.is_empty() {
-            assert!(!give_up.expired(), "nothing waits");
-            never.wait(Deadline::within(Duration::from_millis(1)));
-        }
-        self.state().carry_out_waiting();
-    }
-
-    fn restart_primary(&self) {
-        self.state().carry_out_waiting();
     }
 
     fn fail_over(&self) {

@@ -7,8 +7,8 @@ use std::time::Duration;
 use ron_kernel::{Deadline, Shutdown};
 use ron_pg::{Durability, PgLogBeat, PgLogOptions, PgLogStore, Upkeep};
 
-use crate::cluster::{Cluster, wait_for, waiter};
-use crate::contract::{Rig, soon};
+use crate::cluster::{Cluster, waiter};
+use crate::contract::{Rig, TwoHosts, soon, wait_for};
 
 /// A cluster as the contract breaks it.
 #[derive(Debug)]
@@ -22,12 +22,16 @@ struct Broken {
 }
 
 impl PgRig {
-    pub fn new(cluster: Cluster) -> Self {
+    pub fn new(cluster: Cluster, durability: Durability) -> Self {
         Self(Mutex::new(Broken {
             cluster,
             installed: BTreeSet::new(),
-            durability: Durability::Standby,
+            durability,
         }))
+    }
+
+    pub fn durability(&self) -> Durability {
+        self.0.lock().unwrap().durability
     }
 
     /// Options of a log, whose tables are made the first time.
@@ -48,18 +52,7 @@ impl PgRig {
     }
 }
 
-impl Rig for PgRig {
-    type Store = PgLogStore;
-    type Beat = PgLogBeat;
-
-    fn store(&self, log: &str, holder: &str) -> PgLogStore {
-        PgLogStore::new(self.options(log, holder), waiter())
-    }
-
-    fn beat(&self, log: &str) -> PgLogBeat {
-        PgLogBeat::new(self.options(log, "beat"), waiter())
-    }
-
+impl TwoHosts for PgRig {
     fn short(&self) -> Duration {
         // An append has to be sent within it, also on a slow machine that starts other servers meanwhile.
         Duration::from_secs(3)
@@ -87,6 +80,19 @@ impl Rig for PgRig {
     fn restart_primary(&self) {
         self.cluster(Cluster::restart_primary);
     }
+}
+
+impl Rig for PgRig {
+    type Store = PgLogStore;
+    type Beat = PgLogBeat;
+
+    fn store(&self, log: &str, holder: &str) -> PgLogStore {
+        PgLogStore::new(self.options(log, holder), waiter())
+    }
+
+    fn beat(&self, log: &str) -> PgLogBeat {
+        PgLogBeat::new(self.options(log, "beat"), waiter())
+    }
 
     fn fail_over(&self) {
         let mut broken = self.0.lock().unwrap();
@@ -111,7 +117,7 @@ mod tests {
 
     #[test]
     fn postgresql_keeps_the_contract() {
-        let rig = PgRig::new(Cluster::pair());
+        let rig = PgRig::new(Cluster::pair(), Durability::Standby);
         // The rules of a store come last: they take the primary away.
         let nodes = crate::log::rules()
             .into_iter()
@@ -127,7 +133,7 @@ mod tests {
     /// Every setting that would let an acknowledged entry vanish.
     #[test]
     fn an_unsafe_server_is_refused() {
-        let rig = PgRig::new(Cluster::pair());
+        let rig = PgRig::new(Cluster::pair(), Durability::Standby);
         let mut options = rig.options("unsafe", "a");
         let claim = |options: &PgLogOptions| {
             let mut store = PgLogStore::new(options.clone(), waiter());
@@ -170,7 +176,7 @@ mod tests {
     /// Sessions that wait for the standby do not notice that their client is gone, so a store must not add more of them.
     #[test]
     fn a_store_that_waits_has_two_sessions_at_most() {
-        let rig = PgRig::new(Cluster::pair());
+        let rig = PgRig::new(Cluster::pair(), Durability::Standby);
         let mut store = rig.store("sessions", "a");
         let epoch = store.claim(0, soon()).unwrap().epoch;
         let writer = Writer::Owner { epoch };

@@ -314,7 +314,7 @@ impl Protocol {
         };
         match request {
             Request::Append { entry, .. } => world.done(node, entry),
-            Request::Claim { seen, read } => self.claimed(world, node, seen, read, head),
+            Request::Claim { read, .. } => self.claimed(world, node, read, head),
             Request::Confirm => {
                 world.nodes[usize::from(node)].request = None;
                 let read = world.nodes[usize::from(node)].provisional.take();
@@ -325,7 +325,8 @@ impl Protocol {
         }
     }
 
-    fn claimed(&self, world: &mut World, at: u8, _seen: u8, read: Log, mut head: Head) {
+    /// A claim is in force; `head` was read after it.
+    fn claimed(&self, world: &mut World, at: u8, read: Log, mut head: Head) {
         if self.is(Mutant::ReadBeforeClaim) {
             head.log = read;
         }
@@ -355,7 +356,7 @@ impl Protocol {
         node.epoch = Some(head.epoch);
     }
 
-    /// The requests of all nodes are cut off from the engine, except those in `late`.
+    /// A node gives up its request, whose outcome it does not know.
     fn unknown(&self, world: &mut World, at: u8) {
         let node = &mut world.nodes[usize::from(at)];
         match node.request.take() {
@@ -377,6 +378,7 @@ impl Protocol {
         }
     }
 
+    /// The requests of all nodes are cut off from the engine, and none arrives late.
     fn cut_all(&self, world: &mut World) {
         world.late.clear();
         world.engine.waiting = None;
@@ -400,8 +402,8 @@ impl Protocol {
         if node.alarm {
             return;
         }
-        if let Some(request) = &node.request {
-            if world.engine.waiting.is_none() && is_on_its_way(world, at, request) {
+        if node.request.is_some() {
+            if world.engine.waiting.is_none() {
                 steps.push(Step::Arrive(at));
             }
             if world.budget.time_outs > 0 {
@@ -434,11 +436,6 @@ impl Protocol {
             }
         }
     }
-}
-
-/// A request that has reached the engine waits there.
-fn is_on_its_way(world: &World, at: u8, _request: &Request) -> bool {
-    !matches!(&world.engine.waiting, Some((_, Some(node))) if *node == at)
 }
 
 impl Model for Protocol {

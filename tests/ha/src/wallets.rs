@@ -21,8 +21,8 @@ use serde_json::{Value, json};
 use svc_wallet::SvcWallet;
 use tempfile::TempDir;
 
-use crate::cluster::{Cluster, wait_for};
-use crate::contract::soon;
+use crate::cluster::Cluster;
+use crate::contract::{soon, wait_for};
 use crate::services::{Caller, private_dir, start, stop};
 
 /// A way to a server that holds back what it carries while it is closed.

@@ -32,6 +32,14 @@ pub fn disk_fault() -> FaultKind {
     [FaultKind::Io, FaultKind::NoSpace][below(2) as usize]
 }
 
+/// Drains a process: no thread of it has panicked, and no socket of its host is left.
+pub fn stop(net: &SimNet, process: &mut Process, ip: IpAddr) {
+    process.check_no_panics();
+    process.stop();
+    let left = net.open_ends(ip);
+    ensure(left == 0, &format!("{left} sockets of {ip} are left"));
+}
+
 impl Machine {
     pub fn boot(net: &SimNet, ip: IpAddr, start: Start, ends: Arc<dyn Fn() + Send + Sync>) -> Self {
         let mut machine = Self {
@@ -92,14 +100,8 @@ impl Machine {
     pub fn stop(&mut self, net: &SimNet) {
         (self.ends)();
         if let Some(mut process) = self.process.take() {
-            process.check_no_panics();
-            process.stop();
+            stop(net, &mut process, self.ip);
         }
-        let left = net.open_ends(self.ip);
-        ensure(
-            left == 0,
-            &format!("{left} sockets of {} are left", self.ip),
-        );
     }
 
     /// The power is cut, at one of the next operations of the disk if there are so many.

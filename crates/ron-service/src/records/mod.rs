@@ -97,9 +97,6 @@ impl Engine {
         net: &SharedNet,
         random: &dyn Random,
     ) -> io::Result<Box<dyn RecordStore>> {
-        // Each call has a deadline of its own: what is queued at a shutdown is still written.
-        let (_trigger, never) = ron_kernel::Shutdown::pair();
-        let waiter = ron_pg::Waiter::new(&**net, &never)?;
         let options = PgRecordOptions {
             conninfo: self.url.clone(),
             schema: self.schema.clone(),
@@ -107,7 +104,7 @@ impl Engine {
             durability: self.durability.of_engine(),
             migrations,
         };
-        Ok(Box::new(PgRecords::new(options, waiter)))
+        Ok(Box::new(PgRecords::new(options, waiter(net)?)))
     }
 
     /// The sessions of one node with a log. `holder` is unique for each start of a process.
@@ -118,17 +115,13 @@ impl Engine {
         holder: &str,
         net: &SharedNet,
     ) -> io::Result<LogSessions> {
-        let waiter = || {
-            let (_trigger, never) = ron_kernel::Shutdown::pair();
-            ron_pg::Waiter::new(&**net, &never)
-        };
         let mut options = ron_pg::PgLogOptions::new(&self.url, &self.schema, log, holder);
         options.durability = self.durability.of_engine();
         Ok(LogSessions {
-            batches: Box::new(ron_pg::PgLogStore::new(options.clone(), waiter()?)),
-            checkpoints: Box::new(ron_pg::PgLogStore::new(options.clone(), waiter()?)),
-            beat: Box::new(ron_pg::PgLogBeat::new(options.clone(), waiter()?)),
-            upkeep: Box::new(ron_pg::Upkeep::new(options, waiter()?)),
+            batches: Box::new(ron_pg::PgLogStore::new(options.clone(), waiter(net)?)),
+            checkpoints: Box::new(ron_pg::PgLogStore::new(options.clone(), waiter(net)?)),
+            beat: Box::new(ron_pg::PgLogBeat::new(options.clone(), waiter(net)?)),
+            upkeep: Box::new(ron_pg::Upkeep::new(options, waiter(net)?)),
         })
     }
 
@@ -153,6 +146,14 @@ impl Engine {
     ) -> io::Result<Box<dyn RecordStore>> {
         Err(io::ErrorKind::Unsupported.into())
     }
+}
+
+/// For one session. No shutdown ends its waits: each call has a deadline of its own, and what is queued at a shutdown is
+/// still written.
+#[cfg(feature = "postgres")]
+fn waiter(net: &SharedNet) -> io::Result<std::sync::Arc<ron_pg::Waiter>> {
+    let (_trigger, never) = ron_kernel::Shutdown::pair();
+    ron_pg::Waiter::new(&**net, &never)
 }
 
 /// A value of a record.
@@ -288,27 +289,17 @@ impl dyn RecordStore + '_ {
         mut work: impl FnMut(&mut dyn Statements) -> Result<T, E>,
     ) -> Result<T, E> {
         let mut value = None;
-        let mut fenced = false;
-        let committed = self.transact(
-            &mut |tx| {
-                fenced = false;
-                let done = match is_current(tx, writer) {
-                    Ok(true) => work(tx),
-                    Ok(false) => {
-                        fenced = true;
-                        return false;
-                    }
-                    Err(error) => Err(error.into()),
-                };
-                let commit = done.is_ok();
-                value = Some(done);
-                commit
-            },
-            deadline,
-        )?;
-        if fenced && !committed {
-            return Err(RecordError::Fenced.into());
-        }
+        let mut keep = |tx: &mut dyn Statements| {
+            let done = match is_current(tx, writer) {
+                Ok(true) => work(tx),
+                Ok(false) => Err(RecordError::Fenced.into()),
+                Err(error) => Err(error.into()),
+            };
+            let commit = done.is_ok();
+            value = Some(done);
+            commit
+        };
+        self.transact(&mut keep, deadline)?;
         value.expect("the work has run")
     }
 

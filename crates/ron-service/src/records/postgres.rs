@@ -17,15 +17,16 @@ use crate::store::Migration;
 /// Serialises migrations of several nodes; any number that no other program uses.
 const TABLES_LOCK: i64 = 0x726f_6e5f_7265_6373;
 
-/// A session that waits this long to resolve a commit is given up: its server may be gone without a word.
+/// A session in which [`RESOLVE`] waits this long is given up, and the next call opens another: its server may be gone without
+/// a word. A server that is not gone goes on waiting for the row.
 const RESOLVER_WAITS: Duration = Duration::from_secs(30);
 
-/// Names and texts in statements are as in the service, and tables are those of its schema. A transaction whose client is gone
-/// without a word ends, and with it its locks: it is idle, so it was not asked to commit.
+/// Names and texts in statements are as in the service, and tables are those of its schema. The server ends the transaction of a
+/// client that is gone without a word, and with it its locks: a session that waits for a statement was not asked to commit.
 const SETTINGS: &str = "SELECT set_config('search_path', $1, false), set_config('client_encoding', 'UTF8', false), \
      set_config('idle_in_transaction_session_timeout', '30s', false)";
 
-/// The row of one node is written by each of its transactions.
+/// The row of one opened store, under its random name, is written by each of its transactions.
 const TABLES: [&str; 2] = [
     "CREATE TABLE IF NOT EXISTS record_op (node text PRIMARY KEY, op bigint NOT NULL, at timestamptz NOT NULL DEFAULT now()) \
      WITH (fillfactor = 50)",
@@ -35,12 +36,12 @@ const TABLES: [&str; 2] = [
 const OPERATION: &str = "INSERT INTO record_op (node, op) VALUES ($1, $2) \
      ON CONFLICT (node) DO UPDATE SET op = EXCLUDED.op, at = now()";
 
-/// Waits for a transaction of this node that is still under way, because it has the row. Writes the row
+/// Waits for a transaction of this store that is still under way, because it has the row. Writes the row
 /// again, so that what is returned is on the standby.
 const RESOLVE: &str = "INSERT INTO record_op AS r (node, op) VALUES ($1, 0) \
      ON CONFLICT (node) DO UPDATE SET at = now() RETURNING r.op";
 
-/// Rows of processes that ended long ago.
+/// Rows of stores that have written nothing for long: their processes have ended.
 const FORGET: &str = "DELETE FROM record_op WHERE node <> $1 AND at < now() - interval '30 days'";
 
 /// The records of one service in one schema of a database.
@@ -65,8 +66,8 @@ struct Pending {
     sent: Option<Deadline>,
 }
 
-/// Records of one service, through one session that is opened again when it is lost. At most one
-/// earlier session may still wait at the server, with the transaction whose outcome is unknown.
+/// Records of one service, through one session that is opened again when it is lost. Earlier sessions may still wait at the
+/// server: the one with the transaction whose outcome is unknown, and others that resolve it, one more each [`RESOLVER_WAITS`].
 pub struct PgRecords {
     options: PgRecordOptions,
     waiter: Arc<Waiter>,
@@ -144,8 +145,8 @@ impl PgRecords {
             return Err(PgError::Misuse("there is no session"));
         };
         let rows = session.connection.query(sql, params, deadline);
-        if !matches!(rows, Ok(_) | Err(PgError::Server { fatal: false, .. })) {
-            self.session = None; // it is lost, or in the middle of a query
+        if rows.as_ref().is_err_and(PgError::ends_session) {
+            self.session = None;
         }
         rows
     }
@@ -198,10 +199,10 @@ impl PgRecords {
     }
 
     fn commit(&mut self, deadline: Deadline) -> Attempt {
-        let outcome = self.query("COMMIT", &[], deadline);
-        if let Err(error @ PgError::Server { fatal: false, .. }) = outcome {
-            return failed(error);
-        }
+        let outcome = match self.query("COMMIT", &[], deadline) {
+            Err(error) if !error.ends_session() => return failed(error),
+            outcome => outcome,
+        };
         match of_write(outcome) {
             Ok(rows) if rows.tag == "COMMIT" => Attempt::Committed,
             // A failed transaction answers COMMIT with ROLLBACK.
@@ -218,7 +219,7 @@ impl PgRecords {
         }
     }
 
-    /// The operation in the row of this node, once no transaction of it is under way any more.
+    /// Whether the transaction is the newest in the row of this store, once none of it is under way any more.
     fn find(&mut self, deadline: Deadline) -> Result<bool, RecordError> {
         let Some(Pending { op, sent }) = self.pending else {
             return Err(Refusal::Rejected("no write is unknown".into()).into());
@@ -295,6 +296,9 @@ impl RecordStore for PgRecords {
         loop {
             self.check(deadline)?;
             self.install(deadline)?;
+            if self.op == 0 {
+                self.forget(deadline)?;
+            }
             let why = match self.attempt(work, deadline) {
                 Attempt::Committed => return Ok(true),
                 Attempt::RolledBack => return Ok(false),
@@ -447,6 +451,15 @@ impl PgRecords {
         Ok(())
     }
 
+    /// Deletes the rows of processes that ended long ago, before the first write of this store. In no transaction of the
+    /// service: the rows that it looks at would be in the way of all others.
+    fn forget(&mut self, deadline: Deadline) -> Result<(), RecordError> {
+        let node = self.options.node.clone();
+        let forgotten = self.query(FORGET, &[Param::Text(&node)], deadline);
+        // Nothing of the service was sent: it is refused, whatever became of the rows.
+        Ok(forgotten.map(|_| ()).map_err(of_read)?)
+    }
+
     /// Whether no migration is missing. An error when there are others than this program knows.
     fn has_all(&mut self, deadline: Deadline) -> Result<bool, RecordError> {
         let exists = "SELECT to_regclass('record_schema') IS NOT NULL";
@@ -498,9 +511,6 @@ impl PgRecords {
             let note = "INSERT INTO record_schema (version, sum) VALUES ($1, $2)";
             self.query(note, &row, deadline).map_err(of_read)?;
         }
-        let node = self.options.node.clone();
-        let forgotten = self.query(FORGET, &[Param::Text(&node)], deadline);
-        forgotten.map_err(of_read)?;
         let committed = of_write(self.query("COMMIT", &[], deadline));
         if let Err(StoreError::Unknown(why)) = committed {
             // Making the same again is harmless: nothing of it is unknown to the service.

@@ -1,11 +1,11 @@
-//! `log.meta`: the parameters of a log directory, written once. Text, so that an operator can read
-//! it.
+//! `log.meta`: the parameters of a log directory, of which only the format is raised later. Text, so that an operator
+//! can read it.
 //!
 //! ```text
 //! ron-tlog 3
 //! origin <origin>
 //! segment_entries <power of two, 256..=65536>
-//! salt <32 hex>
+//! salt <32 hex>                     random; of a log that an engine keeps, derived from its origin
 //! copy_of engine                    only in a copy of a log that an engine keeps
 //! crc <8 hex, CRC-32 of the lines above>
 //! ```

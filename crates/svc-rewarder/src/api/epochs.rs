@@ -1,6 +1,5 @@
 //! `/rewarder/epochs`: compute, state, manifest, payouts, proofs, settlement.
 
-use std::io::ErrorKind;
 use std::sync::Arc;
 
 use ron_files::Dir;
@@ -18,7 +17,7 @@ use super::{Api, param};
 use crate::calculus::Rules;
 use crate::errors;
 use crate::inline;
-use crate::library::LibraryError;
+use crate::library::{LibraryError, file_names};
 use crate::manifest::reader::{ProveError, Reader, prove};
 use crate::manifest::verify::{self, VerifyError};
 use crate::manifest::{dir, run_key};
@@ -250,11 +249,7 @@ fn sealed(api: &Api, request: &Request) -> Result<Dir, Problem> {
 }
 
 fn is_gone(dir: &Dir) -> bool {
-    let names = dir.list();
-    names.map_or_else(
-        |error| error.kind() == ErrorKind::NotFound,
-        |names| names.is_empty(),
-    )
+    file_names(dir).is_ok_and(|names| names.is_empty())
 }
 
 fn damaged(error: &VerifyError) -> Problem {

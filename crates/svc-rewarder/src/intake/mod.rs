@@ -95,7 +95,6 @@ impl Scratch {
         Temporary {
             disk: self.dir.disk().clone(),
             path: self.dir.file(&format!("snapshot-{number}")),
-            spill: self.dir.join(&format!("import-{number}")),
         }
     }
 }
@@ -104,7 +103,6 @@ impl Scratch {
 pub struct Temporary {
     disk: SharedDisk,
     path: PathBuf,
-    spill: Dir,
 }
 
 impl Temporary {
@@ -115,6 +113,11 @@ impl Temporary {
 
     pub(crate) fn disk(&self) -> &dyn Disk {
         &*self.disk
+    }
+
+    /// A directory for rows that do not fit in memory.
+    fn spill(&self) -> Dir {
+        Dir::new(self.disk.clone(), self.path.with_extension("rows"))
     }
 }
 
@@ -196,7 +199,7 @@ impl Intake {
             target: Target::file(&*self.disk, temporary.path()).map_err(disk)?,
             spill: Some(Spill {
                 memory: self.memory,
-                dir: temporary.spill.clone(),
+                dir: temporary.spill(),
             }),
             rows_max: self.rows_max,
             cancel: Some(cancel.clone()),

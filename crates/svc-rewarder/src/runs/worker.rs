@@ -1,5 +1,5 @@
-//! Compute workers: take a queued run, read its inputs, compute it on the rayon pool, and pass the
-//! result to the artifact writer.
+//! Compute workers: take a queued run, read its inputs, compute it with the threads of
+//! [`Calc`], and pass the result to the artifact writer.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,7 +1,6 @@
 //! Records in a file that fail in every way that the contract names, and can have one defect.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -10,8 +9,8 @@ use ron_service::records::{
     FileRecords, RecordError, RecordStore, Refusal, Row, Statements, Value, Work,
 };
 
-use super::{FileRig, RecordRig, ReplicatedRig};
-use crate::contract::soon;
+use super::{FileRig, RecordRig};
+use crate::contract::{TwoHosts, soon, wait_for};
 
 /// How the next transaction ends, whatever the state of the engine is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,8 +86,7 @@ pub struct FaultyEngine {
 impl FaultyEngine {
     pub fn new(defect: Defect) -> Self {
         Self {
-            // In memory: the rules run some hundred times, and nothing here loses power.
-            file: Arc::new(FileRig::below(Path::new("/dev/shm"))),
+            file: Arc::new(FileRig::empty()),
             state: Arc::new(Mutex::new(State {
                 defect,
                 faults: VecDeque::new(),
@@ -133,7 +131,7 @@ fn replay(inner: &mut FileRecords, script: &Script) -> bool {
 }
 
 impl RecordRig for FaultyEngine {
-    fn store(&self, _node: &str) -> Box<dyn RecordStore> {
+    fn records(&self, _node: &str) -> Box<dyn RecordStore> {
         Box::new(FaultyRecords {
             inner: self.file.open(),
             engine: self.clone(),
@@ -142,7 +140,7 @@ impl RecordRig for FaultyEngine {
     }
 }
 
-impl ReplicatedRig for FaultyEngine {
+impl TwoHosts for FaultyEngine {
     fn short(&self) -> Duration {
         Duration::from_millis(1)
     }
@@ -159,12 +157,7 @@ impl ReplicatedRig for FaultyEngine {
     }
 
     fn cancel_waits(&self) {
-        let (_trigger, never) = ron_kernel::Shutdown::pair();
-        let give_up = soon();
-        while self.state().waiting.is_empty() {
-            assert!(!give_up.expired(), "nothing waits");
-            never.wait(Deadline::within(Duration::from_millis(1)));
-        }
+        wait_for("a write waits", || !self.state().waiting.is_empty());
         self.carry_out_waiting();
     }
 
@@ -425,7 +418,7 @@ mod tests {
     fn two_writers_under_faults(engine: &FaultyEngine, seed: u64) {
         let random = SeededRandom::new(seed);
         let below = |n: u64| random.u64() % n;
-        let mut stores = [engine.store("a"), engine.store("b")];
+        let mut stores = [engine.records("a"), engine.records("b")];
         let mut expected = Vec::new();
         for n in 0..30 {
             let store = &mut stores[below(2) as usize];
@@ -446,7 +439,7 @@ mod tests {
             }
         }
         engine.state().faults.clear();
-        put(&mut *engine.store("c"), "last", 99, soon()).unwrap();
+        put(&mut *engine.records("c"), "last", 99, soon()).unwrap();
         assert_eq!(
             found(engine, ""),
             [&expected[..], &[("last".into(), 99)]].concat()

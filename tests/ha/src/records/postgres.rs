@@ -1,26 +1,16 @@
 //! The contract on PostgreSQL with a synchronous standby, and what holds of PostgreSQL alone.
 
-use std::time::Duration;
-
-use ron_pg::Durability;
 use ron_service::Migration;
 use ron_service::records::{PgRecordOptions, PgRecords, RecordStore};
 
-use super::{MIGRATIONS, RecordRig, ReplicatedRig};
+use super::{MIGRATIONS, RecordRig};
 use crate::cluster::waiter;
-use crate::contract::Rig as _;
 use crate::postgres::PgRig;
 
-/// Records in a schema of the cluster, whatever server is its primary.
-#[derive(Debug)]
-pub struct PgRecordRig {
-    pub cluster: PgRig,
-    pub durability: Durability,
-}
-
-impl PgRecordRig {
-    pub fn options(&self, node: &str, migrations: &'static [Migration]) -> PgRecordOptions {
-        let ports = self.cluster.cluster(|cluster| {
+impl PgRig {
+    /// Options of records in a schema of the cluster, whatever server is its primary.
+    pub fn record_options(&self, node: &str, migrations: &'static [Migration]) -> PgRecordOptions {
+        let ports = self.cluster(|cluster| {
             let standby = cluster.standby.as_ref().map(|standby| standby.port);
             [Some(cluster.primary.port), standby]
         });
@@ -34,48 +24,31 @@ impl PgRecordRig {
             conninfo,
             schema: "records".into(),
             node: node.into(),
-            durability: self.durability,
+            durability: self.durability(),
             migrations,
         }
     }
 }
 
-impl RecordRig for PgRecordRig {
-    fn store(&self, node: &str) -> Box<dyn RecordStore> {
-        Box::new(PgRecords::new(self.options(node, MIGRATIONS), waiter()))
-    }
-}
-
-impl ReplicatedRig for PgRecordRig {
-    fn short(&self) -> Duration {
-        self.cluster.short()
-    }
-
-    fn set_standby(&self, reachable: bool) {
-        self.cluster.set_standby(reachable);
-    }
-
-    fn set_synchronous(&self, synchronous: bool) {
-        self.cluster.set_synchronous(synchronous);
-    }
-
-    fn cancel_waits(&self) {
-        self.cluster.cancel_waits();
-    }
-
-    fn restart_primary(&self) {
-        self.cluster.restart_primary();
+impl RecordRig for PgRig {
+    fn records(&self, node: &str) -> Box<dyn RecordStore> {
+        let options = self.record_options(node, MIGRATIONS);
+        Box::new(PgRecords::new(options, waiter()))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use ron_kernel::{Clock, Deadline, SystemClock};
+    use ron_pg::Durability;
     use ron_service::records::{RecordError, Refusal};
 
     use super::*;
     use crate::cluster::Cluster;
-    use crate::records::{found, put, replicated_rules, rules, soon};
+    use crate::contract::{Rig as _, TwoHosts as _, soon};
+    use crate::records::{found, put, replicated_rules, rules};
 
     /// [`MIGRATIONS`] with another first step.
     static CHANGED: [Migration; 2] = [
@@ -87,17 +60,9 @@ mod tests {
         MIGRATIONS[1],
     ];
 
-    fn rig(cluster: Cluster, durability: Durability) -> PgRecordRig {
-        let cluster = PgRig::new(cluster);
-        PgRecordRig {
-            cluster,
-            durability,
-        }
-    }
-
     #[test]
     fn postgresql_keeps_the_contract_of_records() {
-        let rig = rig(Cluster::pair(), Durability::Standby);
+        let rig = PgRig::new(Cluster::pair(), Durability::Standby);
         for (rule, check) in rules().into_iter().chain(replicated_rules()) {
             let begun = SystemClock.now();
             check(&rig);
@@ -110,8 +75,8 @@ mod tests {
     #[test]
     fn a_commit_that_was_lost_with_its_primary_is_not_done() {
         // The new primary has no standby, so nothing but a declaration makes it safe.
-        let rig = rig(Cluster::pair(), Durability::Storage);
-        let mut store = rig.store("a");
+        let rig = PgRig::new(Cluster::pair(), Durability::Storage);
+        let mut store = rig.records("a");
         put(&mut *store, "lost 1", 1, soon()).unwrap();
         rig.set_standby(false);
         let unknown = put(&mut *store, "lost 2", 2, Deadline::within(rig.short()));
@@ -119,7 +84,7 @@ mod tests {
             matches!(unknown, Err(RecordError::Unknown(_))),
             "{unknown:?}"
         );
-        rig.cluster.fail_over();
+        rig.fail_over();
         assert_eq!(store.resolve(soon()), Ok(false));
         assert_eq!(put(&mut *store, "lost 3", 3, soon()), Ok(()));
         let left = [("lost 1".to_owned(), 1), ("lost 3".to_owned(), 3)];
@@ -128,9 +93,12 @@ mod tests {
 
     #[test]
     fn migrations_go_forward_and_are_never_changed() {
-        let rig = rig(Cluster::alone(), Durability::Storage);
+        let rig = PgRig::new(Cluster::alone(), Durability::Storage);
         let store = |node: &str, migrations| -> Box<dyn RecordStore> {
-            Box::new(PgRecords::new(rig.options(node, migrations), waiter()))
+            Box::new(PgRecords::new(
+                rig.record_options(node, migrations),
+                waiter(),
+            ))
         };
         // Two nodes that start at once.
         let made = ron_kernel::scoped(2, |node| {
@@ -159,13 +127,37 @@ mod tests {
     }
 
     #[test]
+    fn the_first_write_of_a_store_forgets_rows_of_processes_that_ended_long_ago() {
+        let rig = PgRig::new(Cluster::alone(), Durability::Storage);
+        let admin = |sql: &str| rig.cluster(|cluster| cluster.primary.admin(sql, &[]));
+        // The tables are there before the store that forgets is opened.
+        let mut kept = rig.records("kept");
+        for (number, name) in ["gone", "recent"].into_iter().enumerate() {
+            put(&mut *rig.records(name), name, number as i64, soon()).unwrap();
+        }
+        put(&mut *kept, "kept 1", 1, soon()).unwrap();
+        let age = "UPDATE records.record_op SET at = now() - CASE node WHEN 'recent' \
+                    THEN interval '29 days' ELSE interval '31 days' END";
+        admin(age);
+        put(&mut *rig.records("new"), "new", 1, soon()).unwrap();
+        let nodes = || {
+            let rows = admin("SELECT node FROM records.record_op ORDER BY node");
+            let names = (0..rows.len()).map(|row| rows.text(row, 0).unwrap().to_owned());
+            names.collect::<Vec<_>>()
+        };
+        assert_eq!(nodes(), ["new", "recent"]);
+        // A store that was silent for long has its row again with its next write.
+        put(&mut *kept, "kept 2", 2, soon()).unwrap();
+        assert_eq!(nodes(), ["kept", "new", "recent"]);
+    }
+
+    #[test]
     fn an_engine_that_is_away_refuses_and_comes_back_by_itself() {
-        let rig = rig(Cluster::alone(), Durability::Storage);
-        let mut store = rig.store("a");
+        let rig = PgRig::new(Cluster::alone(), Durability::Storage);
+        let mut store = rig.records("a");
         put(&mut *store, "away 1", 1, soon()).unwrap();
         let stopped = |signal| {
-            rig.cluster
-                .cluster(|cluster| cluster.primary.signal(signal));
+            rig.cluster(|cluster| cluster.primary.signal(signal));
         };
         stopped(rustix::process::Signal::STOP);
         let short = Deadline::within(Duration::from_millis(300));

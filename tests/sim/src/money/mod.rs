@@ -37,7 +37,7 @@ fn any_client() -> IpAddr {
     client_ip(below(CLIENTS.into()) as u8)
 }
 
-fn bad_weather() -> Weather {
+pub fn bad_weather() -> Weather {
     Weather {
         slow_segments: one_of([0, 20_000, 100_000]),
         slow: ms(one_of([1, 30, 300]).into()),

@@ -97,15 +97,18 @@ pub struct Process {
     life: Option<JoinHandle<()>>,
 }
 
-fn config<S: Service>(ip: IpAddr, disk: Option<&SharedDisk>, more: &str) -> Config {
+/// Twelve copies of a request of each client have room: above half of the limit the peer with the most is refused new ones.
+const CONNS: &str = "max_conns = 128\n";
+
+/// The configuration of a service: keys before all sections, and sections.
+pub fn config<S: Service>(ip: IpAddr, disk: Option<&SharedDisk>, top: &str, more: &str) -> Config {
     let data = match disk {
         Some(_) => "data_dir = \"/sim/data\"",
         None => "amnesia = true",
     };
-    // Twelve copies of a request of each client have room: above half of the limit the peer with the most is refused new ones.
     let text = format!(
-        "{data}\ninsecure_loopback = true\nmax_conns = 128\n\
-         bind_addr = \"{ip}:80\"\nhealth_addr = \"{ip}:81\"\n\
+        "{data}\ninsecure_loopback = true\n\
+         bind_addr = \"{ip}:80\"\nhealth_addr = \"{ip}:81\"\n{top}\
          [http]\nworkers = 2\n{more}"
     );
     // A path that does not exist: nothing of the machine is judged.
@@ -243,7 +246,7 @@ pub fn ledger(
             &["ledger:read", "ledger:audit"]
         ),
     );
-    let config = config::<RonLedger>(LEDGER, disk.as_ref(), &more);
+    let config = config::<RonLedger>(LEDGER, disk.as_ref(), CONNS, &more);
     Process::start::<RonLedger>(net, LEDGER, config, start, date, disk)
 }
 
@@ -268,7 +271,7 @@ pub fn wallet(
         files.policy_key,
         principal("default", "bank", &files.bank, &scopes),
     );
-    let config = config::<SvcWallet>(WALLET, disk.as_ref(), &more);
+    let config = config::<SvcWallet>(WALLET, disk.as_ref(), CONNS, &more);
     Process::start::<SvcWallet>(net, WALLET, config, 100 + start, date, disk)
 }
 

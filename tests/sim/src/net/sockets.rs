@@ -133,7 +133,7 @@ impl Connection for End {
             .get_mut(&self.number)
             .ok_or(ErrorKind::ConnectionReset)?;
         let count = own.read(into)?;
-        // A read of nothing makes none, and a sender that waits for room must hear of the next.
+        // A read of no bytes makes no room: a sender that waits for some is woken by the next read that does.
         if count.is_some_and(|count| count > 0) {
             state.made_room(self.number);
         }

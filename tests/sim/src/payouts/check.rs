@@ -99,13 +99,6 @@ impl Evidence<'_> {
         all
     }
 
-    /// The manifest of an epoch with this commitment, and the number of its inputs.
-    fn manifest(&self, epoch: usize, commitment: &ContentId) -> Option<(usize, RunManifest)> {
-        let all = 0..self.plan.inputs.len();
-        let mut all = all.map(|inputs| (inputs, self.plan.manifest(epoch, inputs)));
-        all.find(|(_, manifest)| manifest.commitment == *commitment)
-    }
-
     /// It was opened once, by a manifest of the plan that the KMS had signed; each row of its table was paid once, in order; it was
     /// closed once, and that is what its run says. The sum of its payouts.
     fn is_paid_once(&self, epoch: usize, paid: &Paid<'_>) -> u128 {
@@ -117,7 +110,8 @@ impl Evidence<'_> {
             );
             return 0;
         };
-        let Some((inputs, manifest)) = self.manifest(epoch, &commitment) else {
+        let opened = |manifest: &RunManifest| manifest.commitment == commitment;
+        let Some((inputs, manifest)) = self.plan.find(epoch, opened) else {
             ensure(false, &format!("{name} is opened by no manifest: {open:?}"));
             return 0;
         };
@@ -207,9 +201,8 @@ impl Evidence<'_> {
         let refused = match end {
             Answer::Run(run) => {
                 let failed = run.state == RunState::Failed && code(run) == "usage_paid";
-                let of = (run.snapshot, run.policy_hash);
-                let own = |i: &&Inputs| (i.cid, i.policy_hash) == of;
-                inputs.iter().find(own).filter(|_| failed)
+                let of = self.plan.inputs_of(run.snapshot, run.policy_hash);
+                of.filter(|_| failed).map(|of| &inputs[of])
             }
             end if end.is_usage_paid() => Some(&inputs[self.plan.epochs[epoch].inputs]),
             _ => None,

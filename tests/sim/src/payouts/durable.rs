@@ -12,27 +12,17 @@ use super::operator::{Answer, Operator};
 use super::plan::Plan;
 use super::treasury::Treasury;
 use super::{KMS, LEDGER, OPERATORS, REWARDER, artifacts, end, finish, manner, operate, services};
-use crate::chance::{below, ms, one_of};
+use crate::chance::{below, ms};
 use crate::dates::Date;
 use crate::explore::{Operations, explore_services};
 use crate::hosts::{self, client_ip};
 use crate::machine::Machine;
+use crate::money::bad_weather;
 use crate::net::{SimNet, Weather};
 
 /// Within which every epoch comes to its end after the last fault. Each connection that has fallen silent costs the rewarder a call of
 /// two seconds, and three such calls an attempt.
 const RECOVERY: Duration = Duration::from_secs(20);
-
-fn bad_weather() -> Weather {
-    Weather {
-        slow_segments: one_of([0, 20_000, 100_000]),
-        slow: ms(one_of([1, 30, 300]).into()),
-        cuts: one_of([0, 2_000, 20_000]),
-        half_open: one_of([0, 0, 3_000]),
-        refusals: one_of([0, 5_000, 50_000]),
-        ..Weather::default()
-    }
-}
 
 struct World {
     net: SimNet,

@@ -23,7 +23,8 @@ use ron_sim::{ensure, thread, time};
 use crate::chance::{below, ms, one_of};
 use crate::dates::Date;
 use crate::explore::{Operations, explore_services};
-use crate::money::services::Process;
+use crate::machine::stop;
+use crate::money::LEDGER;
 use crate::net::{SimNet, Weather};
 use check::Evidence;
 use kms::Kms;
@@ -32,7 +33,6 @@ use plan::Plan;
 use services::Manner;
 use treasury::Treasury;
 
-const LEDGER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 1, 1));
 const REWARDER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 1, 4));
 const KMS: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 1, 5));
 const OPERATORS: u8 = 2;
@@ -145,14 +145,6 @@ fn finish(
         funds: treasury.funds,
     };
     seen.check()
-}
-
-/// Ends a process of a world without faults.
-fn stop(net: &SimNet, process: &mut Process, ip: IpAddr) {
-    process.check_no_panics();
-    process.stop();
-    let left = net.open_ends(ip);
-    ensure(left == 0, &format!("{left} sockets of {ip} are left"));
 }
 
 #[test]

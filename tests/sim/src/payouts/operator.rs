@@ -59,10 +59,8 @@ pub struct Operator {
     rewarder: RewarderClient,
     http: Arc<HttpClient>,
     token: String,
-    /// The network has no faults: every call has an answer.
-    calm: bool,
-    /// There are faults as long as this is not set.
-    over: Arc<AtomicBool>,
+    /// There are faults as long as this is not set. `None`: there are none, and every call has an answer.
+    over: Option<Arc<AtomicBool>>,
     began: Instant,
     /// Epochs that have come to their end without being paid.
     unpaid: BTreeSet<EpochId>,
@@ -88,10 +86,7 @@ impl Operator {
             rewarder: RewarderClient::new(&base, Credential::bearer(&token), http.clone()),
             http,
             token,
-            calm: over.is_none(),
-            over: over
-                .cloned()
-                .unwrap_or_else(|| Arc::new(AtomicBool::new(true))),
+            over: over.cloned(),
             began: time::now(),
             unpaid: BTreeSet::new(),
             recorded: BTreeSet::new(),
@@ -122,7 +117,7 @@ impl Operator {
             ensure(!internal, &format!("{what}: {error}"));
             let answered = matches!(error, ClientError::Refused { .. });
             ensure(
-                answered || !self.calm,
+                answered || self.over.is_some(),
                 &format!("{what} has no answer on a good network: {error}"),
             );
         }
@@ -226,10 +221,7 @@ impl Operator {
     /// The run is one of this plan, and what was computed is what the plan says.
     fn check(&self, epoch: usize, run: &EpochRun) {
         let text = || format!("{run:?}");
-        let found =
-            self.plan.inputs.iter().position(|inputs| {
-                (inputs.cid, inputs.policy_hash) == (run.snapshot, run.policy_hash)
-            });
+        let found = self.plan.inputs_of(run.snapshot, run.policy_hash);
         let Some(inputs) = found else {
             ensure(false, &format!("unknown inputs: {}", text()));
             return;
@@ -299,10 +291,8 @@ impl Operator {
             this.rewarder.manifest(id, by)
         });
         let manifest: RunManifest = serde_json::from_str(&text.ok()?).expect("a manifest");
-        let found = plan.inputs.iter().position(|inputs| {
-            let of = &manifest.inputs;
-            (inputs.cid, inputs.policy_hash) == (of.snapshot, of.policy_hash)
-        });
+        let of = &manifest.inputs;
+        let found = plan.inputs_of(of.snapshot, of.policy_hash);
         let due = found.map(|inputs| (inputs, plan.manifest(epoch, inputs)));
         let Some((inputs, due)) = due.filter(|(_, due)| *due == manifest) else {
             ensure(
@@ -365,7 +355,8 @@ impl Operator {
     /// Works for as long as there are faults, at least and at most so often.
     pub fn work(&mut self) {
         for number in 0..ACTS.end {
-            if number >= ACTS.start && self.over.load(Ordering::SeqCst) {
+            let over = self.over.as_ref();
+            if number >= ACTS.start && over.is_none_or(|over| over.load(Ordering::SeqCst)) {
                 break;
             }
             self.act();

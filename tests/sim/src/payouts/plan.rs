@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use ron_crypto::sign::Ed25519Key;
 use ron_proto::policy::PolicySig;
 use ron_proto::rewarder::{ComputeRequest, RunManifest};
-use ron_proto::{Account, Asset, EpochId, Tenant, b64};
+use ron_proto::{Account, Asset, ContentId, EpochId, Tenant, b64};
 use serde_json::{Value, json};
 
 use super::formats::{Inputs, Policy};
@@ -14,7 +14,7 @@ use super::shares::Usage;
 use crate::chance::below;
 
 pub const POOL: &str = "pool:default/rewards";
-/// Who is paid what nobody else gets, by some policies.
+/// The account to which some policies give the remainder; the others leave it in the pool.
 const REST: &str = "treasury:rest";
 const METRICS: [&str; 3] = ["cpu", "disk", "net"];
 /// Accounts of a large epoch: more than one commit pays.
@@ -94,6 +94,24 @@ impl Plan {
     pub fn manifest(&self, epoch: usize, inputs: usize) -> RunManifest {
         let epoch = &self.epochs[epoch];
         self.inputs[inputs].manifest(&self.tenant, &epoch.id, epoch.adjusts.as_ref())
+    }
+
+    /// The manifest of an epoch that is as wanted, and the number of its inputs.
+    pub fn find(
+        &self,
+        epoch: usize,
+        wanted: impl Fn(&RunManifest) -> bool,
+    ) -> Option<(usize, RunManifest)> {
+        let all = 0..self.inputs.len();
+        let mut all = all.map(|inputs| (inputs, self.manifest(epoch, inputs)));
+        all.find(|(_, manifest)| wanted(manifest))
+    }
+
+    /// The number of the inputs with these hashes.
+    pub fn inputs_of(&self, snapshot: ContentId, policy_hash: ContentId) -> Option<usize> {
+        let wanted = (snapshot, policy_hash);
+        let mut all = self.inputs.iter();
+        all.position(|inputs| (inputs.cid, inputs.policy_hash) == wanted)
     }
 
     pub fn request(&self, epoch: usize, inputs: usize, dry_run: bool) -> ComputeRequest {

@@ -1,20 +1,17 @@
 //! The rewarder and its ledger as processes, and the tokens of their callers.
 
-use std::net::IpAddr;
-use std::path::Path;
 use std::sync::OnceLock;
 
 use ron_auth::service_token;
 use ron_files::SharedDisk;
 use ron_ledger::RonLedger;
 use ron_proto::b64;
-use ron_service::{Config, Service};
 use svc_rewarder::SvcRewarder;
 
 use super::plan::policy_key;
 use super::{KMS, LEDGER, REWARDER, kms};
 use crate::dates::Date;
-use crate::money::services::{self, Process, principal};
+use crate::money::services::{self, Process, config, principal};
 use crate::net::SimNet;
 
 /// Tokens of the callers, and the file with that of the rewarder.
@@ -50,20 +47,7 @@ pub struct Manner {
     pub auto_settle: bool,
 }
 
-fn config<S: Service>(ip: IpAddr, disk: Option<&SharedDisk>, top: &str, more: &str) -> Config {
-    let data = match disk {
-        Some(_) => "data_dir = \"/sim/data\"",
-        None => "amnesia = true",
-    };
-    let text = format!(
-        "{data}\ninsecure_loopback = true\nmax_conns = 64\n\
-         bind_addr = \"{ip}:80\"\nhealth_addr = \"{ip}:81\"\n{top}\
-         [http]\nworkers = 2\n{more}"
-    );
-    // A path that does not exist: nothing of the machine is judged.
-    let config = Config::from_toml(S::TABLE, Path::new("sim/config.toml"), &text);
-    config.unwrap_or_else(|problems| panic!("{problems:?}"))
-}
+const CONNS: &str = "max_conns = 64\n";
 
 /// The ledger at its start of this number; without a disk in memory.
 pub fn ledger(net: &SimNet, start: u64, date: &Date, disk: Option<SharedDisk>) -> Process {
@@ -84,7 +68,7 @@ pub fn ledger(net: &SimNet, start: u64, date: &Date, disk: Option<SharedDisk>) -
             &["ledger:read", "ledger:audit"]
         ),
     );
-    let config = config::<RonLedger>(LEDGER, disk.as_ref(), "", &more);
+    let config = config::<RonLedger>(LEDGER, disk.as_ref(), CONNS, &more);
     Process::start::<RonLedger>(net, LEDGER, config, 300 + start, date, disk)
 }
 
@@ -98,7 +82,7 @@ pub fn rewarder(
 ) -> Process {
     let tokens = Tokens::written();
     let top = format!(
-        "upstream_timeout = \"2s\"\nauto_settle = {}\n",
+        "{CONNS}upstream_timeout = \"2s\"\nauto_settle = {}\n",
         manner.auto_settle
     );
     let more = format!(

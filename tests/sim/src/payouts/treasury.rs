@@ -1,4 +1,4 @@
-//! Who puts money into the pool, and reads the ledger.
+//! The treasury, which puts money into the pool and reads the ledger's log.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
