@@ -6,6 +6,8 @@
 #[cfg(feature = "postgres")]
 pub mod cluster;
 pub mod contract;
+#[cfg(all(test, feature = "postgres"))]
+mod hosts;
 pub mod ledger;
 #[cfg(all(test, feature = "postgres"))]
 mod ledgers;
