@@ -23,10 +23,10 @@ fn split(options: &[(String, String)]) -> Option<Vec<String>> {
         return None;
     }
     let of_host = |at: usize| {
-        let mut text = String::new();
+        let mut pairs = Vec::new();
         // Of several hosts the caller wants the one that takes writes, unless the text says another thing.
         if list("target_session_attrs").is_none() {
-            text.push_str("target_session_attrs='read-write' ");
+            pairs.push("target_session_attrs='read-write'".to_owned());
         }
         for (name, value) in options {
             let value = match name.as_str() {
@@ -38,9 +38,9 @@ fn split(options: &[(String, String)]) -> Option<Vec<String>> {
                 _ => value,
             };
             let quoted = value.replace('\\', "\\\\").replace('\'', "\\'");
-            text.push_str(&format!("{name}='{quoted}' "));
+            pairs.push(format!("{name}='{quoted}'"));
         }
-        text
+        pairs.join(" ")
     };
     Some((0..hosts).map(of_host).collect())
 }

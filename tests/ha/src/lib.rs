@@ -14,6 +14,8 @@ mod ledgers;
 pub mod log;
 pub mod memory;
 #[cfg(feature = "postgres")]
+pub mod patroni;
+#[cfg(feature = "postgres")]
 pub mod postgres;
 #[cfg(test)]
 mod protocol;
