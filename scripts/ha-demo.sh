@@ -16,7 +16,11 @@ export D
 
 # The commands of one section of the page.
 section() {
-  awk -v title="## $1" '/^## /{inside = $0 == title} inside && /^```/{if (code) code = 0; else code = $0 == "```sh"; next} inside && code' docs/ha/README.md
+  awk -v title="## $1" '
+    /^## / {inside = $0 == title}
+    /^<!-- run by: pages -->$/ {run = inside; next}
+    /^```/ {code = run; run = 0; next}
+    code' docs/ha/README.md
 }
 
 case $1 in

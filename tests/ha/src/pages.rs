@@ -1,4 +1,4 @@
-//! Carries out the commands of docs/ha/README.md, block by block and as they stand, with programs that are built with the feature
+//! Carries out the commands of docs/ha/README.md and docs/ha/runbooks.md, block by block and as they stand, with programs that are built with the feature
 //! `postgres`. The text that the page shows below a block must be in the block's output (`...` stands for anything).
 #![allow(
     clippy::unwrap_used,
@@ -22,26 +22,25 @@ struct Step {
 
 fn steps(text: &str) -> Vec<Step> {
     let mut steps: Vec<Step> = Vec::new();
-    let mut lines = text.lines();
+    let (mut lines, mut above) = (text.lines(), "");
     while let Some(line) = lines.next() {
         let Some(kind) = line.strip_prefix("```") else {
+            above = line;
             continue;
         };
         let inside: Vec<&str> = lines.by_ref().take_while(|line| *line != "```").collect();
-        match kind {
-            "sh" => steps.push(Step {
+        if kind == "sh" && above == "<!-- run by: pages -->" {
+            steps.push(Step {
                 commands: inside.join("\n"),
                 says: Vec::new(),
-            }),
-            "text" => {
-                let step = steps
-                    .last_mut()
-                    .expect("a result stands below its commands");
-                step.says = inside.into_iter().map(str::to_owned).collect();
-            }
-            "" | "sh by hand" => {} // a drawing, or what the caller has done
-            other => panic!("a box of the unknown kind `{other}`"),
+            });
+        } else if kind == "text" {
+            let step = steps
+                .last_mut()
+                .expect("a result stands below its commands");
+            step.says = inside.into_iter().map(str::to_owned).collect();
         }
+        above = "";
     }
     steps
 }
@@ -99,9 +98,13 @@ fn programs() -> PathBuf {
 }
 
 #[test]
-fn the_page_is_carried_out_as_it_stands() {
+fn the_pages_are_carried_out_as_they_stand() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let page = fs::read_to_string(root.join("docs/ha/README.md")).unwrap();
+    let page = |name: &str| fs::read_to_string(root.join(name)).unwrap();
+    let readme = page("docs/ha/README.md");
+    // The runbooks are for what the first page has made, and its last section ends.
+    let (before, stop) = readme.split_once("\n## Stop it").expect("a section");
+    let pages = [before, &page("docs/ha/runbooks.md"), stop].join("\n");
     let dir = tempfile::Builder::new()
         .prefix("ron-ha-")
         .tempdir_in("/tmp")
@@ -110,7 +113,7 @@ fn the_page_is_carried_out_as_it_stands() {
     assert!(run.unwrap().success());
     let data = dir.path().join("data");
     let _ended = Ended(data.clone());
-    let steps = steps(&page);
+    let steps = steps(&pages);
     assert!(steps.len() > 10, "blocks are missing");
     let mut script = String::from("set -euo pipefail\n");
     for (at, step) in steps.iter().enumerate() {

@@ -24,7 +24,7 @@ const PASSWORD: &str = "demo";
 /// `patroni:demo`
 const BASIC: &str = "cGF0cm9uaTpkZW1v";
 
-/// One host.
+/// What runs on a host, and where.
 #[derive(Debug)]
 struct Host {
     name: &'static str,
@@ -316,13 +316,16 @@ impl Hosts {
     }
 
     fn is_whole(&self) -> bool {
-        let streams = |host| {
-            let answer = self.ask(host, "GET /patroni", "");
-            answer.is_some_and(|(_, body)| body.contains("\"running\""))
+        let roles = ["primary", "synchronous"];
+        // A standby that is copied or rewound has no lag yet.
+        let follow = |body: &str| {
+            let known = body.split("\"lag\": ").skip(1);
+            let known = known.filter(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
+            known.count() == 2
         };
-        self.host_that_is("primary").is_some()
-            && self.host_that_is("synchronous").is_some()
-            && (0..3).all(streams)
+        let members = self.ask(0, "GET /cluster", "");
+        members.is_some_and(|(_, body)| follow(&body))
+            && roles.iter().all(|role| self.host_that_is(role).is_some())
     }
 
     /// Waits for a primary, its synchronous standby and a third host, five minutes at most.
@@ -369,7 +372,7 @@ impl Hosts {
     }
 }
 
-/// Waits.
+/// Lets time pass for the servers.
 pub fn pause(time: Duration) {
     let (_trigger, never) = Shutdown::pair();
     never.wait(Deadline::within(time));
