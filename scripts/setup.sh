@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what the tests need and a build does not: a browser, promtool, SQLite's shell, nginx, HAProxy,
-# slowhttptest, shellcheck, SoftHSM2, a software TPM, PostgreSQL, Python packages, cargo-deny. Safe to run again; does nothing that is done already.
+# slowhttptest, shellcheck, SoftHSM2, a software TPM, PostgreSQL, Patroni and etcd, Python packages, cargo-deny. Safe to run again; does nothing that is done already.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -29,6 +29,9 @@ need pkg-config pkg-config
 need openssl openssl
 compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null || packages+=(postgresql)
 need pg_config libpq-dev
+need patroni patroni
+need etcd etcd-server
+need etcdctl etcd-client
 need setpriv util-linux
 # Packages, their users and units.
 need dpkg-shlibdeps dpkg-dev
@@ -45,6 +48,20 @@ if ((${#packages[@]})); then
     # Tests make their own servers; the package would make and start one for the machine.
     "${as_root[@]}" mkdir -p /etc/postgresql-common
     echo 'create_main_cluster = false' | "${as_root[@]}" tee /etc/postgresql-common/createcluster.conf >/dev/null
+  fi
+  # Tests start their own on addresses of their own: the packages' services stay off, now and at the next boot.
+  for service in patroni etcd; do
+    if [[ " ${packages[*]} " =~ " $service"(-server)?" " && ! -e /etc/systemd/system/$service.service ]]; then
+      "${as_root[@]}" mkdir -p /etc/systemd/system
+      "${as_root[@]}" ln -s /dev/null "/etc/systemd/system/$service.service"
+    fi
+  done
+  # Without systemd, as in a chroot or a container, packages ask this file.
+  policy=/usr/sbin/policy-rc.d
+  if [ ! -d /run/systemd/system ] && [ ! -e "$policy" ]; then
+    printf '#!/bin/sh\nexit 101\n' | "${as_root[@]}" tee "$policy" >/dev/null
+    "${as_root[@]}" chmod 755 "$policy"
+    trap '"${as_root[@]}" rm -f "$policy"' EXIT
   fi
   DEBIAN_FRONTEND=noninteractive "${as_root[@]}" apt-get install -y -qq --no-install-recommends "${packages[@]}"
 fi

@@ -25,6 +25,15 @@ pub fn crash(args: &Args) -> Outcome {
     fleet_tests(args, "--test tlog -- kill --nocapture")
 }
 
+/// The page about database hosts, with services that are built for PostgreSQL.
+pub fn ha_pages(args: &Args) -> Outcome {
+    let features = "ron-ledger-bin/postgres,svc-wallet-bin/postgres";
+    Cmd::cargo("build --release --locked --workspace --bins --features")
+        .arg(features)
+        .run()?;
+    crate_tests(args, "-p ron-ha --features ron-ha/postgres --test pages")
+}
+
 /// Every order of four operations, then random histories against the model.
 pub fn ledger_exhaustive(args: &Args) -> Outcome {
     Cmd::cargo("test --release --locked -p ron-ledger")

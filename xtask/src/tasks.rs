@@ -251,6 +251,27 @@ pub const TASKS: &[Task] = &[
         ..REST
     },
     Task {
+        name: "ha-failover",
+        shows: "PostgreSQL under Patroni and etcd on three hosts of one machine, configured by the files of docs/ha, while clients write to two ledgers: the primary's host is killed, or stopped and goes on, Patroni is frozen, the synchronous standby's host is killed, or stopped, etcd loses its majority, the database is switched over; nothing acknowledged is lost or done twice; prints how long each stopped writes",
+        length: "6 min a round",
+        needs: "etcd and Patroni, which scripts/setup.sh installs",
+        example: "10",
+        args: &[
+            "rounds=1 RON_HA_ROUNDS : rounds of each case",
+            "--cases= RON_HA_CASES : only cases whose name contains this",
+        ],
+        run: Run::Crate("-p ron-ha --features ron-ha/postgres --test failover -- --nocapture"),
+        ..REST
+    },
+    Task {
+        name: "ha-pages",
+        shows: "the commands of docs/ha/README.md as they stand: three database hosts, two ledgers and a wallet on this machine, which lose hosts, are switched over and lose no transfer",
+        length: "4 min, and a build",
+        needs: "etcd and Patroni, which scripts/setup.sh installs",
+        run: Run::Steps(long::ha_pages),
+        ..REST
+    },
+    Task {
         name: "ledger-exhaustive",
         shows: "the ledger's core: every order of four operations agrees with the model, and so do more random cases",
         length: "an hour",

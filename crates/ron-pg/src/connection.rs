@@ -3,12 +3,14 @@
 
 use std::ffi::CString;
 use std::io;
+use std::os::fd::AsRawFd as _;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ron_kernel::net::{SharedPoller, SocketId, Watch};
 use ron_kernel::{Deadline, Net, Shutdown};
 
+use crate::hosts::each_host;
 pub use crate::sys::Notice;
 use crate::sys::{Conn, Progress, RawParam, ResultSet};
 
@@ -65,7 +67,7 @@ impl PgError {
 }
 
 /// What the calls of one connection wait with; kept over reconnections, so that the token gets
-/// one hook and not one for each connection. For one connection at a time.
+/// one hook and not one for each connection. For one thread at a time.
 #[derive(Debug)]
 pub struct Waiter {
     poller: SharedPoller,
@@ -84,31 +86,52 @@ impl Waiter {
 
     /// Waits until the socket of `conn` is ready, or may be.
     fn wait(&self, conn: &Conn, write: bool, deadline: Deadline) -> Result<(), PgError> {
+        self.wait_for_any(&[(conn, write)], deadline).map(|_| ())
+    }
+
+    /// Waits until a socket of these connections is ready, or may be; the places of those that are.
+    fn wait_for_any(
+        &self,
+        conns: &[(&Conn, bool)],
+        deadline: Deadline,
+    ) -> Result<Vec<usize>, PgError> {
         if self.shutdown.is_set() {
             return Err(PgError::Stopping);
         }
         if deadline.expired() {
             return Err(PgError::TimedOut);
         }
-        let socket = conn
-            .socket()
-            .ok_or_else(|| PgError::Lost("it has no socket".into()))?;
-        // Input as long as there is some: libpq may leave bytes in the socket, and a change is
-        // reported once. Output only while bytes wait to be sent, since it is nearly always ready;
-        // setting the watch again reports the present state.
-        let watch = if write { Watch::Changes } else { Watch::Input };
-        let socket = SocketId::Descriptor(socket);
-        let (poller, failed) = (&self.poller, |e: io::Error| PgError::Lost(e.to_string()));
-        if poller.modify(socket, 0, watch).is_err() {
-            poller.add(socket, 0, watch).map_err(failed)?; // the first wait on this socket
+        let mut tokens = Vec::with_capacity(conns.len());
+        for (conn, write) in conns {
+            let socket = conn
+                .socket()
+                .ok_or_else(|| PgError::Lost("it has no socket".into()))?;
+            // A descriptor as its own token: an event of another connection is not taken for one of these.
+            let token = u64::from(socket.as_raw_fd().unsigned_abs());
+            tokens.push(token);
+            // Input as long as there is some: libpq may leave bytes in the socket, and a change is
+            // reported once. Output only while bytes wait to be sent, since it is nearly always ready;
+            // setting the watch again reports the present state.
+            let watch = if *write { Watch::Changes } else { Watch::Input };
+            let socket = SocketId::Descriptor(socket);
+            let failed = |e: io::Error| PgError::Lost(e.to_string());
+            if self.poller.modify(socket, token, watch).is_err() {
+                self.poller.add(socket, token, watch).map_err(failed)?; // the first wait on this socket
+            }
         }
-        let limit = if conn.is_tls() {
+        let tls = |at: usize| conns[at].0.is_tls();
+        let limit = if (0..conns.len()).any(tls) {
             TLS_POLL
         } else {
             Duration::MAX
         };
-        poller.wait(&mut Vec::with_capacity(4), deadline.remaining().min(limit));
-        Ok(())
+        let mut events = Vec::with_capacity(conns.len().max(4));
+        self.poller
+            .wait(&mut events, deadline.remaining().min(limit));
+        let reported = |at: usize| events.iter().any(|event| event.token == tokens[at]);
+        Ok((0..conns.len())
+            .filter(|at| reported(*at) || tls(*at))
+            .collect())
     }
 }
 
@@ -280,35 +303,53 @@ struct Pending {
 }
 
 impl Connection {
-    /// Connects. A host name in `conninfo` is resolved by the system's resolver, which does not
-    /// know the deadline; with addresses (`hostaddr`) nothing waits beyond it.
+    /// Connects. Of several hosts in `conninfo` all are tried at once, and the first that fits stays: one that takes writes,
+    /// unless `target_session_attrs` says another thing. A host name is resolved by the system's resolver, which does not know
+    /// the deadline; with addresses nothing waits beyond it.
     pub fn connect(
         conninfo: &str,
         waiter: &Arc<Waiter>,
         deadline: Deadline,
     ) -> Result<Self, PgError> {
-        let conn = Conn::start(conninfo);
-        let mut conn = conn.ok_or_else(|| PgError::Connect("conninfo has a zero byte".into()))?;
-        if conn.is_bad() {
-            return Err(PgError::Connect(conn.error()));
+        let each = each_host(conninfo).unwrap_or_else(|| vec![conninfo.to_owned()]);
+        let mut failures = Vec::new();
+        let mut attempts = Vec::new();
+        for conninfo in each {
+            let conn = Conn::start(&conninfo);
+            let conn = conn.ok_or_else(|| PgError::Connect("conninfo has a zero byte".into()))?;
+            attempts.push((conn, Progress::Write));
         }
-        let mut progress = Progress::Write;
-        loop {
-            match progress {
-                Progress::Done => break,
-                Progress::Failed => return Err(PgError::Connect(conn.error())),
-                Progress::Read | Progress::Write => {
-                    let write = progress == Progress::Write;
-                    waiter
-                        .wait(&conn, write, deadline)
-                        .map_err(|error| match error {
-                            PgError::Stopping => error,
-                            error => PgError::Connect(error.to_string()),
-                        })?;
-                    progress = conn.connect_on();
+        let mut conn = loop {
+            attempts.retain(|(conn, progress)| {
+                let failed = *progress == Progress::Failed || conn.is_bad();
+                if failed {
+                    failures.push(conn.error());
                 }
+                !failed
+            });
+            if attempts.is_empty() {
+                return Err(PgError::Connect(failures.join("; ")));
             }
-        }
+            let waits: Vec<(&Conn, bool)> = attempts
+                .iter()
+                .map(|(conn, progress)| (conn, *progress == Progress::Write))
+                .collect();
+            let ready = waiter.wait_for_any(&waits, deadline);
+            let ready = ready.map_err(|error| match error {
+                PgError::Stopping => error,
+                error => {
+                    failures.push(error.to_string());
+                    PgError::Connect(failures.join("; "))
+                }
+            })?;
+            for at in &ready {
+                attempts[*at].1 = attempts[*at].0.connect_on();
+            }
+            let done = ready.iter().find(|at| attempts[**at].1 == Progress::Done);
+            if let Some(at) = done {
+                break attempts.swap_remove(*at).0;
+            }
+        };
         if !conn.set_nonblocking() {
             return Err(PgError::Connect(conn.error()));
         }

@@ -3,6 +3,7 @@
 //!
 //! ```text
 //!  sys         libpq as safe values: the only `unsafe` code
+//!  hosts       a database with several hosts, as one text for each
 //!  connection  one session: connect, query, wait for the answer, each until a deadline
 //!  session     the rules under which a session may write, and what an error means
 //!  schema      tables, partitions ahead of need, expired ids
@@ -18,6 +19,7 @@
 #![cfg(feature = "postgres")]
 
 mod connection;
+mod hosts;
 mod log_beat;
 mod log_store;
 mod schema;

@@ -27,7 +27,7 @@ struct PendingClaim {
 
 /// One log, through one session that is opened again when it is lost. At most one earlier session
 /// of this store may still be waiting at the server: after an append without an outcome only a
-/// claim is sent, and that claim is waited for as long as its session lives.
+/// claim is sent, and that claim is waited for as long as its server is the primary.
 pub struct PgLogStore {
     options: PgLogOptions,
     waiter: Arc<Waiter>,
@@ -291,8 +291,33 @@ impl PgLogStore {
         Ok((Appended { place, repeats }, changed))
     }
 
+    /// Leaves a claim that waits at a server which is no more the primary. A host that is stopped never answers it, and
+    /// its connections stay open.
+    fn leave_old_primary(&mut self, deadline: Deadline) {
+        let (Some(claim), Some(waiting)) = (self.claim, &self.session) else {
+            return;
+        };
+        // The other half is for the claim.
+        let by = Deadline::within(deadline.remaining() / 2);
+        let opened = self.options.open(Commits::Replicated, &self.waiter, by);
+        if let Some(session) = opened.ok().filter(|now| now.server != waiting.server) {
+            self.session = Some(session);
+            self.claim = Some(PendingClaim {
+                again: true,
+                is_sent: false,
+                ..claim
+            });
+        }
+    }
+
     /// Sends a claim, or goes on with the one whose outcome is not known.
     fn send_claim(&mut self, seen: u64, deadline: Deadline) -> Result<(), StoreError> {
+        if self
+            .claim
+            .is_some_and(|claim| claim.is_sent && claim.seen == seen)
+        {
+            self.leave_old_primary(deadline);
+        }
         let (compared, again) = match self.claim {
             Some(claim) if claim.seen != seen => return Err(Refusal::Unresolved.into()),
             Some(claim) if claim.is_sent => return Ok(()),

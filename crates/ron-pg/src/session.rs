@@ -34,7 +34,8 @@ pub enum Durability {
 /// One log in one schema of a database.
 #[derive(Clone)]
 pub struct PgLogOptions {
-    /// As libpq takes it. Use addresses (`hostaddr`): names are resolved without a deadline.
+    /// As libpq takes it; all servers of the database, so that the primary is found. Use addresses: names are resolved
+    /// without a deadline.
     pub conninfo: String,
     /// Schema of the service: lower-case letters, digits and `_`.
     pub schema: String,
@@ -123,6 +124,8 @@ impl Commits {
 pub struct Session {
     pub connection: Connection,
     durability: Durability,
+    /// When the server started, in microseconds, which tells it from other servers of the database.
+    pub(crate) server: i64,
     /// From when on the settings have to be read again; `None`: they were not read yet.
     check_at: Option<Deadline>,
 }
@@ -134,7 +137,8 @@ const SETTINGS: &str = "SELECT set_config('synchronous_commit', $1, false), \
     set_config('client_min_messages', 'notice', false), \
     set_config('default_transaction_isolation', 'read committed', false), \
     set_config('statement_timeout', '0', false), set_config('lock_timeout', '0', false), \
-    set_config('idle_in_transaction_session_timeout', '0', false)";
+    set_config('idle_in_transaction_session_timeout', '0', false), \
+    (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint";
 
 const STATE: &str = "SELECT pg_is_in_recovery(), pg_backend_pid(), \
     current_setting('synchronous_commit'), current_setting('client_min_messages'), \
@@ -151,12 +155,12 @@ impl Session {
         deadline: Deadline,
     ) -> Result<Self, StoreError> {
         let mut connection = Connection::connect(conninfo, waiter, deadline).map_err(of_read)?;
-        connection
-            .query(SETTINGS, &[Param::Text(commits.setting())], deadline)
-            .map_err(of_read)?;
+        let set = connection.query(SETTINGS, &[Param::Text(commits.setting())], deadline);
+        let server = set.and_then(|rows| rows.int8(0, 6)).map_err(of_read)?;
         Ok(Self {
             connection,
             durability,
+            server,
             check_at: None,
         })
     }

@@ -60,8 +60,17 @@ unsafe fn copied(text: *const c_char) -> String {
         return String::new();
     }
     // SAFETY: of the caller.
+    unsafe { whole(text) }.trim_end().to_owned()
+}
+
+/// The text behind a pointer of libpq.
+///
+/// # Safety
+/// `text` is a string that ends with a zero and lives during the call.
+unsafe fn whole(text: *const c_char) -> String {
+    // SAFETY: of the caller.
     let text = unsafe { CStr::from_ptr(text) };
-    text.to_string_lossy().trim_end().to_owned()
+    text.to_string_lossy().into_owned()
 }
 
 unsafe extern "C" fn receive(into: *mut c_void, result: *const pq::PGresult) {
@@ -77,6 +86,27 @@ unsafe extern "C" fn receive(into: *mut c_void, result: *const pq::PGresult) {
     if notices.len() < NOTICES_MAX {
         notices.push(Notice { sqlstate, message });
     }
+}
+
+/// The options that `conninfo` sets, a URL or pairs; `None` when it is not understood.
+pub(crate) fn parse_options(conninfo: &str) -> Option<Vec<(String, String)>> {
+    let conninfo = CString::new(conninfo).ok()?;
+    // SAFETY: a C string that lives during the call; no message is asked for.
+    let parsed = unsafe { pq::PQconninfoParse(conninfo.as_ptr(), ptr::null_mut()) };
+    let parsed = NonNull::new(parsed)?;
+    let mut options = Vec::new();
+    let mut next = parsed.as_ptr();
+    // SAFETY: an array of libpq that ends with an option without a name, whose texts live until it is freed, once.
+    unsafe {
+        while !(*next).keyword.is_null() {
+            if !(*next).val.is_null() {
+                options.push((whole((*next).keyword), whole((*next).val)));
+            }
+            next = next.add(1);
+        }
+        pq::PQconninfoFree(parsed.as_ptr());
+    }
+    Some(options)
 }
 
 impl Conn {

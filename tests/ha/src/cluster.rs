@@ -31,7 +31,7 @@ const SETTINGS: [&str; 9] = [
 ];
 
 /// The newest PostgreSQL that is installed.
-fn programs() -> PathBuf {
+pub fn programs() -> PathBuf {
     let installed =
         fs::read_dir("/usr/lib/postgresql").expect("scripts/setup.sh installs PostgreSQL");
     let versions = installed.flatten().filter_map(|entry| {
@@ -42,7 +42,7 @@ fn programs() -> PathBuf {
 }
 
 /// A command as an unprivileged user, which ends when the test does, however that ends.
-fn command(program: &str) -> Command {
+pub fn command(program: &str) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL"]);
     if rustix::process::geteuid().is_root() {
@@ -54,7 +54,7 @@ fn command(program: &str) -> Command {
     command
 }
 
-fn run(command: &mut Command) {
+pub fn run(command: &mut Command) {
     let out = command
         .output()
         .expect("setpriv and PostgreSQL are installed");

@@ -6,11 +6,15 @@
 #[cfg(feature = "postgres")]
 pub mod cluster;
 pub mod contract;
+#[cfg(all(test, feature = "postgres"))]
+mod hosts;
 pub mod ledger;
 #[cfg(all(test, feature = "postgres"))]
 mod ledgers;
 pub mod log;
 pub mod memory;
+#[cfg(feature = "postgres")]
+pub mod patroni;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 #[cfg(test)]

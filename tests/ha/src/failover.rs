@@ -1,0 +1,318 @@
+//! Failures of database hosts under Patroni and etcd, while clients write to two ledgers: nothing that was acknowledged is lost
+//! or done twice, and writes go on without a restart. Prints how long each failure stopped writes.
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_types,
+    clippy::disallowed_methods
+)] // a test may panic and wait
+
+mod services;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use ron_ha::cluster::wait_for;
+use ron_ha::patroni::{Hosts, Part, pause};
+use ron_http::{Method, Reply};
+use ron_kernel::{Clock as _, Deadline, SystemClock};
+use ron_ledger::RonLedger;
+use ron_service::Running;
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use services::{Caller, private_dir, start, stop};
+
+/// Clients that write at one time.
+const CLIENTS: usize = 4;
+/// How long a host stays away: longer than Patroni's ttl of 20 s.
+const AWAY: Duration = Duration::from_secs(30);
+/// After this a client has given its request up, and the test fails.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// A failure: its name, and what is done while clients write. It ends with all hosts back.
+type Case = (&'static str, fn(&mut Hosts));
+
+const CASES: [Case; 7] = [
+    ("the primary's host is killed", |hosts| {
+        let primary = hosts.primary();
+        hosts.kill(primary, Part::All);
+        pause(AWAY);
+        hosts.restart(primary);
+    }),
+    ("the primary's host is stopped and goes on", |hosts| {
+        let primary = hosts.primary();
+        hosts.signal(primary, Part::All, Signal::STOP);
+        pause(AWAY);
+        hosts.signal(primary, Part::All, Signal::CONT);
+    }),
+    ("Patroni of the primary is frozen", |hosts| {
+        let primary = hosts.primary();
+        hosts.signal(primary, Part::Patroni, Signal::STOP);
+        pause(AWAY);
+        hosts.signal(primary, Part::Patroni, Signal::CONT);
+    }),
+    ("the synchronous standby's host is killed", |hosts| {
+        let standby = hosts.synchronous();
+        hosts.kill(standby, Part::All);
+        pause(AWAY);
+        hosts.restart(standby);
+    }),
+    (
+        "the synchronous standby's host is stopped and goes on",
+        |hosts| {
+            let standby = hosts.synchronous();
+            hosts.signal(standby, Part::All, Signal::STOP);
+            pause(AWAY);
+            hosts.signal(standby, Part::All, Signal::CONT);
+        },
+    ),
+    ("etcd loses its majority", |hosts| {
+        let primary = hosts.primary();
+        let others = [(primary + 1) % 3, (primary + 2) % 3];
+        for host in others {
+            hosts.kill(host, Part::Etcd);
+        }
+        pause(AWAY);
+        for host in others {
+            hosts.restart(host);
+        }
+    }),
+    ("the database is switched over", |hosts| {
+        hosts.switch_over();
+        pause(AWAY / 3);
+    }),
+];
+
+/// Two ledgers over one database.
+struct Ledgers {
+    dirs: [TempDir; 2],
+    nodes: Vec<Running>,
+    wallet: Caller,
+    url: String,
+}
+
+impl Ledgers {
+    fn start(hosts: &Hosts) -> Self {
+        let mut ledgers = Self {
+            dirs: [private_dir(), private_dir()],
+            nodes: Vec::new(),
+            wallet: Caller::new("ron", "svc-wallet"),
+            url: hosts.url(),
+        };
+        let first = ledgers.start_in(ledgers.dirs[0].path(), 0);
+        wait_for("the first node is active", || ledgers.is_active(&first));
+        ledgers.copy_key(ledgers.dirs[1].path());
+        let second = ledgers.start_in(ledgers.dirs[1].path(), 1);
+        ledgers.nodes = vec![first, second];
+        ledgers
+    }
+
+    /// All nodes sign with the key of the first.
+    fn copy_key(&self, to: &Path) {
+        let key = self.dirs[0].path().join("note.key");
+        fs::copy(key, to.join("note.key")).expect("a copy");
+    }
+
+    fn start_in(&self, dir: &Path, node: usize) -> Running {
+        start::<RonLedger>(&format!(
+            "data_dir = \"{}\"\n[log]\nurl = \"{}\"\nnode = \"http://node-{node}\"\n\
+             [ledger]\nprojection = false\n{}",
+            dir.display(),
+            self.url,
+            self.wallet
+                .principal(&["ledger:commit", "ledger:read", "ledger:audit"]),
+        ))
+    }
+
+    fn head(&self, node: &Running) -> Value {
+        let reply = self.wallet.get(node, "/v1/ledger/head");
+        serde_json::from_slice(&reply.body).expect("JSON")
+    }
+
+    fn is_active(&self, node: &Running) -> bool {
+        self.head(node).get("closed").is_none()
+    }
+
+    fn issue(&self, node: &Running, account: &str, key: &str) -> Reply {
+        let entry = json!({
+            "kind": "issue", "tenant": "t", "principal": "p", "key": key,
+            "to": account, "asset": "ron", "amount_minor": "1",
+        });
+        let body = json!({"entries": [entry], "linked": false});
+        let path = "/v1/ledger/commit";
+        self.wallet
+            .call(node, Method::POST, path, None, Some(&body))
+    }
+
+    /// Sends a request to the nodes in turn until it is done: the key makes that safe. Returns its answer.
+    fn issue_in_the_end(&self, account: &str, key: &str, at: &mut usize) -> Vec<u8> {
+        let give_up = Deadline::within(PATIENCE);
+        loop {
+            let node = &self.nodes[*at % self.nodes.len()];
+            let reply = self.issue(node, account, key);
+            if reply.status == 200 {
+                return reply.body;
+            }
+            let said = String::from_utf8_lossy(&reply.body);
+            let is_known = [429, 503, 504].contains(&reply.status);
+            assert!(
+                is_known && !give_up.expired(),
+                "{key} was not done within {PATIENCE:?}: {} {said}",
+                reply.status
+            );
+            *at += 1;
+            pause(Duration::from_millis(50));
+        }
+    }
+
+    fn balance(&self, node: &Running, account: &str) -> Option<u64> {
+        let path = format!("/v1/ledger/accounts/{account}");
+        let reply = self.wallet.get(node, &path);
+        let told: Value = serde_json::from_slice(&reply.body).expect("JSON");
+        let amount = told["balances"][0]["available_minor"].as_str()?;
+        Some(amount.parse().expect("a number"))
+    }
+}
+
+/// What clients were answered.
+#[derive(Default)]
+struct Acknowledged {
+    /// Answers by account and key.
+    answers: BTreeMap<(String, String), Vec<u8>>,
+    at: Vec<Instant>,
+}
+
+impl Acknowledged {
+    /// The longest time without an answer that ended after `from`.
+    fn longest_pause(&self, from: Instant) -> Duration {
+        let mut at = self.at.clone();
+        at.sort();
+        let pairs = at.windows(2).filter(|pair| pair[1] > from);
+        pairs
+            .map(|pair| pair[1] - pair[0])
+            .max()
+            .unwrap_or_default()
+    }
+}
+
+/// Clients write while `fault` runs, and for some seconds before and after.
+fn under_load(
+    ledgers: &Ledgers,
+    round: &str,
+    fault: impl FnOnce() + Send,
+) -> (Acknowledged, Instant) {
+    let acknowledged = Mutex::new(Acknowledged::default());
+    let is_over = AtomicBool::new(false);
+    let begun = std::thread::scope(|scope| {
+        let (acknowledged, is_over) = (&acknowledged, &is_over);
+        let clients: Vec<_> = (0..CLIENTS)
+            .map(|client| {
+                scope.spawn(move || {
+                    let (account, mut at) = (format!("{round}-{client}"), 0);
+                    for n in 0.. {
+                        if is_over.load(Ordering::SeqCst) {
+                            return;
+                        }
+                        let key = format!("{account}-{n}");
+                        let answer = ledgers.issue_in_the_end(&account, &key, &mut at);
+                        let mut acknowledged = acknowledged.lock().unwrap();
+                        acknowledged.at.push(SystemClock.now());
+                        acknowledged.answers.insert((account.clone(), key), answer);
+                    }
+                })
+            })
+            .collect();
+        pause(Duration::from_secs(3));
+        let begun = SystemClock.now();
+        fault();
+        // A client ends with its request done.
+        pause(Duration::from_secs(3));
+        is_over.store(true, Ordering::SeqCst);
+        for client in clients {
+            client.join().expect("a client");
+        }
+        begun
+    });
+    (acknowledged.into_inner().unwrap(), begun)
+}
+
+/// What stays the same of an answer: a receipt that is made later proves its entry in a longer log.
+fn place(answer: &[u8]) -> Value {
+    let told: Value = serde_json::from_slice(answer).expect("JSON");
+    let result = &told["results"][0];
+    let place = json!([result["outcome"], result["seq"], result["txid"]]);
+    assert!(place[1].is_u64() && place[2].is_string(), "{told}");
+    place
+}
+
+/// A request that is sent again has its first place, and every account has as much as was acknowledged: at both nodes, and at a
+/// new one, which reads all from the database.
+fn check(ledgers: &Ledgers, acknowledged: &Acknowledged) {
+    let mut at = 0;
+    let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
+    for ((account, key), answer) in &acknowledged.answers {
+        let again = ledgers.issue_in_the_end(account, key, &mut at);
+        assert_eq!(place(&again), place(answer), "{key}");
+        *sums.entry(account).or_default() += 1;
+    }
+    let dir = private_dir();
+    ledgers.copy_key(dir.path());
+    let fresh = ledgers.start_in(dir.path(), 9);
+    for node in ledgers.nodes.iter().chain([&fresh]) {
+        // A standby's head is ahead of its books while it catches up.
+        wait_for("the node has what was acknowledged, once", || {
+            let of = |account: &&str| ledgers.balance(node, account);
+            sums.iter().all(|(account, sum)| of(account) == Some(*sum))
+        });
+    }
+    let roots = ledgers.nodes.iter().chain([&fresh]);
+    let roots: BTreeSet<String> = roots
+        .map(|node| ledgers.head(node)["root"].to_string())
+        .collect();
+    assert_eq!(roots.len(), 1, "{roots:?}");
+    stop(fresh);
+}
+
+fn number(name: &str, default: usize) -> usize {
+    let set = std::env::var(name).ok().filter(|text| !text.is_empty());
+    set.map_or(default, |text| text.parse().expect("a number"))
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_or_doubled_when_database_hosts_fail() {
+    let rounds = number("RON_HA_ROUNDS", 1);
+    let only = std::env::var("RON_HA_CASES").unwrap_or_default();
+    let mut hosts = Hosts::start();
+    let ledgers = Ledgers::start(&hosts);
+    let mut all = 0;
+    for round in 0..rounds {
+        for (at, (name, fault)) in CASES.iter().enumerate() {
+            if !name.contains(&only) {
+                continue;
+            }
+            hosts.wait_until_whole();
+            let (acknowledged, from) = under_load(&ledgers, &format!("r{round}-{at}"), || {
+                fault(&mut hosts);
+                hosts.wait_until_whole();
+            });
+            println!(
+                "{name}, round {}: {} acknowledged, writes stopped for {:.1} s",
+                round + 1,
+                acknowledged.answers.len(),
+                acknowledged.longest_pause(from).as_secs_f64()
+            );
+            check(&ledgers, &acknowledged);
+            all += acknowledged.answers.len();
+        }
+    }
+    assert!(all > 0, "no case has {only:?} in its name");
+    println!("{all} acknowledged in all, 0 lost, 0 doubled");
+    for node in ledgers.nodes {
+        stop(node);
+    }
+}
