@@ -15,7 +15,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use ron_ha::cluster::wait_for;
+use ron_ha::contract::wait_for;
 use ron_ha::patroni::{Hosts, Part, pause};
 use ron_http::{Method, Reply};
 use ron_kernel::{Clock as _, Deadline, SystemClock};

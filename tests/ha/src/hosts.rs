@@ -8,8 +8,8 @@ use ron_pg::{Connection, Durability, PgError, PgLogOptions, PgLogStore, Upkeep};
 use ron_tlog::store::{LogStore as _, StoreError};
 use rustix::process::Signal;
 
-use crate::cluster::{Cluster, wait_for, waiter};
-use crate::contract::soon;
+use crate::cluster::{Cluster, waiter};
+use crate::contract::{soon, wait_for};
 
 /// The URL of a database with a server at each of these ports.
 fn url(ports: &[u16]) -> String {

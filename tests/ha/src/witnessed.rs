@@ -17,7 +17,8 @@ use ron_tlog::append::WitnessStore;
 use ron_tlog::cosignature::Cosigner;
 use ron_tlog::note::VerifierKey;
 
-use crate::cluster::{Cluster, wait_for};
+use crate::cluster::Cluster;
+use crate::contract::wait_for;
 use crate::ledgers::Rig;
 use crate::services::{private_dir, start, stop};
 
