@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ron_auth::RevocationView;
 use ron_crypto::sign::Ed25519Key;
-use ron_files::{CrashMode, Disk, FaultKind, MemoryDisk, OsDisk, SimDisk};
+use ron_files::{CrashMode, Dir, Disk, FaultKind, MemoryDisk, OsDisk, SimDisk};
 use ron_kernel::{OsRandom, SystemClock};
 use ron_proto::passport::Revoked;
 use ron_tlog::note::Ed25519NoteSigner;
@@ -34,7 +34,7 @@ pub fn memory() -> (Register, RevocationView) {
 }
 
 fn open(dir: &Path) -> Result<(Register, RevocationView), RegisterRefused> {
-    let store = RevocationStore::open(&dir.join("passport.db")).unwrap();
+    let store = RevocationStore::open(&Dir::os(dir)).unwrap();
     Register::open(store, place(Arc::new(OsDisk), &dir.join("log")))
 }
 
@@ -246,7 +246,7 @@ fn a_whole_older_register_is_refused_where_a_newer_head_is_known() {
     let (mut register, _) = open(dir.path()).unwrap();
     record(&mut register, &[jti(4)]);
     let head = register.reader().checkpoint_head().unwrap();
-    let store = RevocationStore::open(&older.path().join("passport.db")).unwrap();
+    let store = RevocationStore::open(&Dir::os(older.path())).unwrap();
     let log = older.path().join("log");
     let mut place = place(Arc::new(OsDisk), &log);
     place.known.push(head);
@@ -259,7 +259,7 @@ fn a_whole_older_register_is_refused_where_a_newer_head_is_known() {
 
 /// Records four commits until the power of the log's disk is cut; returns the number of acknowledged events.
 fn work(disk: &SimDisk, home: &Path) -> u64 {
-    let store = RevocationStore::open(&home.join("passport.db")).unwrap();
+    let store = RevocationStore::open(&Dir::os(home)).unwrap();
     let place = place(Arc::new(disk.clone()), Path::new("/log"));
     let Ok((mut register, _)) = Register::open(store, place) else {
         return 0;
@@ -296,7 +296,7 @@ fn no_acknowledged_event_is_lost_wherever_the_power_is_cut() {
             let what = format!("power cut at operation {cut} of {operations}, {mode:?}");
             let image = disk.fork();
             image.crash(mode);
-            let store = RevocationStore::open(&home.path().join("passport.db")).unwrap();
+            let store = RevocationStore::open(&Dir::os(home.path())).unwrap();
             let rows = store.last().unwrap();
             let opened = Register::open(store, place(Arc::new(image), Path::new("/log")));
             let (register, view) = opened.unwrap_or_else(|e| panic!("{what}: {e}"));
