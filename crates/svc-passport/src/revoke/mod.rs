@@ -432,8 +432,8 @@ impl Revoker {
 
     fn answer_page(&self, after: u64, responder: Responder) {
         let view = self.view.load();
-        let (epoch, after) = (view.epoch(), after.min(view.after()));
-        let page = self.stored(|register| register.page(after, epoch));
+        let (epoch, last) = (view.epoch(), view.after());
+        let page = self.stored(|register| register.page(after.min(last), last, epoch));
         responder.send(page.map(|p| Response::json(200, &p)));
     }
 }

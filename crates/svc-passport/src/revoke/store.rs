@@ -89,6 +89,11 @@ impl StoreFailed {
         tracing::error!(service = "svc-passport", event = "store_failed", why = %self);
         match self {
             Self::Store(StoreError::NoRoom(full)) => Problem::unavailable(full.to_string(), 5),
+            // The rows may be on the disk; the next start completes what it finds there.
+            Self::Store(StoreError::Commit(_)) | Self::Log(_) => Problem::unavailable(
+                "the revocation store does not work; what was asked for may take effect when the service is restarted",
+                5,
+            ),
             _ => Problem::unavailable("the revocation store does not work; nothing was changed", 5),
         }
     }
