@@ -69,8 +69,38 @@ pub struct Seen {
     pub calls: u64,
     /// Requests for tokens and revocations that have begun.
     pub begun: u64,
+    /// Revocations that have begun and not ended.
+    revoking: u64,
     rotations: u64,
     rotated: Option<Instant>,
+}
+
+impl Seen {
+    /// The newest token that was accepted, if nobody has asked for a revocation since that may void it.
+    pub fn good(&self) -> Option<Token> {
+        let accepted = self
+            .uses
+            .iter()
+            .rev()
+            .filter(|used| used.end == End::Accepted);
+        let mut tokens = accepted.map(|used| &self.tokens[used.token]);
+        let is_good = |token: &&Token| !self.revocations.iter().any(|r| r.may_void(token));
+        tokens.find(is_good).filter(|_| self.revoking == 0).cloned()
+    }
+}
+
+impl Revocation {
+    /// Whether it voids the token, or may do so: a holder's tokens of its second are void too.
+    pub fn may_void(&self, token: &Token) -> bool {
+        match &self.target {
+            Target::Jti(of) => token.has_id(of),
+            Target::Subject(of) => {
+                *of == token.sub && self.ended + Duration::from_secs(1) > token.asked
+            }
+            Target::Kid(of) => token.has_key(of),
+            Target::Epoch(of) => token.epoch < *of,
+        }
+    }
 }
 
 pub type Shared = Arc<Mutex<Seen>>;
@@ -345,12 +375,15 @@ impl Actor {
             Target::Kid(kid) => request.kid = Some(kid.clone()),
             Target::Epoch(epoch) => request.epoch = Some(*epoch),
         }
+        self.seen().revoking += 1;
         let call = |until| self.operator.revoke(&request, until);
         let (answer, began) = self.call("a revocation", call);
         ron_sim::report(&format!("{target:?} is revoked: {answer:?}"));
         let refused = matches!(answer, Err(ClientError::Refused { status: 409, .. }));
         let acknowledged = answer.is_ok();
-        self.seen().revocations.push(Revocation {
+        let mut seen = self.seen();
+        seen.revoking -= 1;
+        seen.revocations.push(Revocation {
             target,
             began,
             ended: time::now(),

@@ -187,18 +187,10 @@ impl Evidence<'_> {
         }
     }
 
-    /// Revocations that void a token.
+    /// Revocations that may void a token.
     fn voiding<'t>(&'t self, token: &'t Token) -> impl Iterator<Item = &'t Revocation> {
-        let voids = |r: &&Revocation| match &r.target {
-            Target::Jti(of) => token.has_id(of),
-            // Of this second or an earlier one.
-            Target::Subject(of) => {
-                *of == token.sub && r.ended + Duration::from_secs(1) > token.asked
-            }
-            Target::Kid(of) => token.has_key(of),
-            Target::Epoch(of) => token.epoch < *of,
-        };
-        self.seen.revocations.iter().filter(voids)
+        let all = self.seen.revocations.iter();
+        all.filter(|revocation| revocation.may_void(token))
     }
 
     /// On a good network a good token is accepted at the first try, a void one is not, and every request for a token is answered.

@@ -7,11 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ron_files::SharedDisk;
-use ron_sim::{fault, time};
+use ron_sim::{ensure, fault, time};
 
-use super::actors::{Actor, Shared, seen};
+use super::actors::{Actor, End, Shared, seen};
 use super::follower::Follower;
 use super::services::{self, Keys};
+use super::tokens::Token;
 use super::{CLIENTS, ISSUER, KMS, RECOVERY, VERIFIER, finish, spawn, works_before};
 use crate::chance::{below, ms, one_of};
 use crate::dates::Date;
@@ -71,10 +72,10 @@ impl World {
     }
 
     /// One fault after the other, then none.
-    fn disturb(&mut self) {
+    fn disturb(&mut self, chief: &Actor) {
         for _ in 0..2 + below(6) {
             time::sleep(ms(below(800)));
-            match below(20) {
+            match below(24) {
                 0 => hosts::part(&self.net, ISSUER, KMS, 3_000),
                 1 => hosts::part(&self.net, ISSUER, VERIFIER, 5_000),
                 2 => {
@@ -93,13 +94,55 @@ impl World {
                 15 => self.verifier.restart(&self.net),
                 16 => self.issuer.fail_disk(&self.net),
                 17 => self.kms.fail_disk(&self.net),
-                18 => self.issuer.date.jump(),
+                18 => self.verifier.fail_disk(&self.net),
+                19 => self.issuer.date.jump(),
+                20 => self.kms.date.jump(),
+                21 | 22 => self.without_the_kms(chief),
                 _ => self.verifier.date.jump(),
             }
         }
+        self.calm_down();
+    }
+
+    fn calm_down(&self) {
         self.net.set_weather(Weather::default());
-        self.issuer.date.be_right();
-        self.verifier.date.be_right();
+        for machine in [&self.kms, &self.issuer, &self.verifier] {
+            machine.date.be_right();
+        }
+    }
+
+    fn good_token(&self) -> Option<Token> {
+        seen(&self.shared).good()
+    }
+
+    /// The KMS is down for a while. Issuer and verifier die, and what was given before is accepted by what they have kept.
+    fn without_the_kms(&mut self, chief: &Actor) {
+        self.calm_down();
+        fault::happened("the KMS is down");
+        self.kms.die(&self.net);
+        self.kms.image.kill();
+        match below(3) {
+            0 => {}
+            1 => self.issuer.kill(&self.net),
+            _ => self.issuer.cut_power(&self.net),
+        }
+        if below(2) == 0 {
+            self.verifier.kill(&self.net);
+        }
+        let by = time::now() + RECOVERY;
+        // A token that was accepted, unless somebody has asked for its revocation meanwhile.
+        while let Some(token) = self.good_token() {
+            if chief.show(&token) == End::Accepted {
+                fault::happened("a token counts without the KMS");
+                break;
+            }
+            ensure(
+                time::now() < by,
+                &format!("without the KMS it is not accepted: {token:?}"),
+            );
+            time::sleep(ms(200));
+        }
+        self.kms.start_again(&self.net);
     }
 
     fn pause(&self) {
@@ -128,7 +171,8 @@ impl World {
 
 fn run(operations: &Operations) {
     let mut world = World::start();
-    let (net, keys, shared) = (&world.net, &world.keys, world.shared.clone());
+    let (net, keys, shared) = (world.net.clone(), world.keys.clone(), world.shared.clone());
+    let (net, keys) = (&net, &keys);
     let chief = Actor::new(net, keys, 8, &shared);
     works_before(&chief, time::now() + RECOVERY);
     let over = Arc::new(AtomicBool::new(false));
@@ -147,7 +191,7 @@ fn run(operations: &Operations) {
         follower.follow(&ends);
         follower
     });
-    world.disturb();
+    world.disturb(&chief);
     over.store(true, Ordering::SeqCst);
     let by = time::now() + RECOVERY;
     for actor in actors {
