@@ -156,12 +156,8 @@ const MACHINE: [Machine; 5] = [
             "crates/ron-files/src/dir.rs",
             "crates/ron-files/src/disk.rs",
             "crates/ron-files/src/lib.rs",
-            "crates/ron-kms/src/audit/checkpoint.rs",
-            "crates/ron-kms/src/audit/ring.rs",
             "crates/ron-kms/src/audit/verify.rs",
-            "crates/ron-kms/src/audit/writer.rs",
             "crates/ron-kms/src/embedded.rs",
-            "crates/ron-kms/src/engine/mod.rs",
             "crates/ron-ledger/src/backup.rs",
             "crates/ron-ledger/src/erase.rs",
             "crates/ron-service/src/chassis/parts.rs",
@@ -172,7 +168,7 @@ const MACHINE: [Machine; 5] = [
             "crates/svc-rewarder/src/library.rs",
         ],
         why: "a service takes its disk from outside (`Parts::disk`, `Dir`), so that tests crash it; these are the default of processes, \
-              command-line modules, files of operators, amnesia on a RAM disk, and the KMS, which takes none yet",
+              command-line modules, files of operators, and amnesia on a RAM disk",
     },
     Machine {
         words: &["HashMap", "HashSet", "RandomState"],

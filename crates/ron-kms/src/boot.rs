@@ -44,7 +44,7 @@ impl Service for RonKms {
             settings,
             mut chassis,
             auth,
-            ..
+            data_dir,
         } = boot;
         let witness = WitnessSettings::load(&chassis.config.load(), &settings.keys.witness)
             .map_err(|problem| vec![problem])?;
@@ -62,7 +62,8 @@ impl Service for RonKms {
                 random: chassis.random.clone(),
                 ready: chassis.ready.clone(),
                 room: chassis.room.clone(),
-                disk: None,
+                disk: data_dir.as_ref().map(|_| chassis.disk.clone()),
+                home: data_dir,
                 witness,
                 http: chassis.client.clone(),
             },

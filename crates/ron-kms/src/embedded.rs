@@ -82,6 +82,7 @@ impl Custody {
             random: OsRandom::shared(),
             ready: ready.clone(),
             room,
+            home: dir.as_ref().map(|dir| dir.dir().clone()),
             disk: None,
             witness,
             http: Arc::new(HttpClient::new(ClientConfig::default())),

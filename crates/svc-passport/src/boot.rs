@@ -44,8 +44,6 @@ struct Core {
     settings: Settings,
     /// `None` with amnesia on.
     data_dir: Option<Dir>,
-    /// The disk of the files that threads write beside the store.
-    disk: SharedDisk,
     /// Base of published URLs.
     public_url: String,
     metrics: Metrics,
@@ -197,7 +195,7 @@ fn open_register(
         // The register has a watch of its own.
         disk = chassis.disk.clone();
         dir = home.file(LOG_DIR);
-        store = RevocationStore::open(&home.file("passport.db"));
+        store = RevocationStore::open(home);
         let log = home.join(LOG_DIR);
         let fresh = !log.exists("log.meta").map_err(StartError::failed)?;
         signer = note_key::load_or_make(home, &origin, &*chassis.random, fresh);
@@ -258,7 +256,7 @@ impl Core {
             Some(dir) => (dir.disk().clone(), dir.path()),
             None => (Arc::new(MemoryDisk::new()), Path::new("/")),
         };
-        let holders = Holders::open(disk.clone(), home.join("holders"));
+        let holders = Holders::open(disk, home.join("holders"));
         let store = opened.register.store();
         let core = Self {
             public_url: chassis.public_urls[0].clone(),
@@ -276,7 +274,6 @@ impl Core {
             revoke,
             settings,
             data_dir,
-            disk,
         };
         core.metrics.epoch.set(core.view.load().epoch() as i64);
         Ok(core)
@@ -373,8 +370,7 @@ impl Core {
             kms: (self.kms.clone(), self.settings.keys.kms_timeout),
             keys: keys.clone(),
             note_keys: self.settings.note_keys.clone(),
-            disk: self.disk.clone(),
-            note_file: self.data_dir.as_ref().map(|dir| dir.file("policy.note")),
+            home: self.data_dir.clone(),
             urls: (self.settings.issuer.clone(), self.public_url.clone()),
             view: self.view.clone(),
             log_key: self.log_key.clone(),

@@ -309,7 +309,11 @@ fn verifying(versions: &[KeyVersionDoc], now_s: u64) -> Verifying {
             created_s: version.created.0 / 1000,
             superseded_s: versions.get(at + 1).map(|next| next.created.0 / 1000),
         };
-        if validity.end_s().is_none_or(|end| now_s < end) {
+        let counts = validity.end_s().is_none_or(|end| now_s < end);
+        #[cfg(mutant = "superseded")] // a key leaves the set with its last signature
+        let counts =
+            counts && !(ron_kernel::mutant("superseded") && validity.superseded_s.is_some());
+        if counts {
             read.live.push((validity, jwk));
         } else {
             read.expired = Some(version.version);

@@ -13,7 +13,7 @@ const WEATHER: [&str; 6] = [
 ];
 
 /// The faults of a world, by the end of its name.
-const DUE: [(&str, &[&[&str]]); 11] = [
+const DUE: [(&str, &[&[&str]]); 12] = [
     (
         "every_request_is_answered_once_and_in_time_in_any_weather",
         &[&WEATHER],
@@ -65,6 +65,18 @@ const DUE: [(&str, &[&[&str]]); 11] = [
     (
         "over_kills_and_false_answers_nothing_void_pays_or_comes_back",
         &[&["a date jumps", "a payment is made"]],
+    ),
+    (
+        "over_kills_and_power_cuts_no_revocation_comes_back_and_no_signature_is_without_its_leaf",
+        &[
+            &[
+                "a service is killed",
+                "a service is restarted",
+                "a machine loses its power",
+                "a token counts without the KMS",
+            ],
+            &["a date jumps"],
+        ],
     ),
     ("rot_of_a_file_is_noticed", &[&["a bit turns over"]]),
 ];

@@ -16,6 +16,7 @@ mod disk;
 mod explore;
 mod hosts;
 mod http;
+mod issuers;
 mod ledger;
 mod logs;
 mod machine;

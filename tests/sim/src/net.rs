@@ -14,7 +14,7 @@ mod wire;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ron_sim::{Object, fault, time};
 
@@ -60,6 +60,17 @@ struct State {
     watched: BTreeMap<u64, Arc<Waiter>>,
     parted: BTreeSet<(IpAddr, IpAddr)>,
     port: u16,
+    /// What requests begin with that are noted, and those that were sent.
+    noted: Option<&'static str>,
+    requests: Vec<Sent>,
+}
+
+/// A request that a host has sent.
+#[derive(Clone, Debug)]
+pub struct Sent {
+    pub from: IpAddr,
+    pub line: String,
+    pub at: Instant,
 }
 
 #[derive(Debug)]
@@ -103,6 +114,15 @@ impl SimNet {
     /// Changes the weather from now on; connections that fell silent stay so.
     pub fn set_weather(&self, weather: Weather) {
         self.state().weather = weather;
+    }
+
+    /// Requests that begin so are noted from now on.
+    pub fn note_requests(&self, begin: &'static str) {
+        self.state().noted = Some(begin);
+    }
+
+    pub fn requests(&self) -> Vec<Sent> {
+        self.state().requests.clone()
     }
 
     /// Nothing gets from one of the hosts to the other, until [`SimNet::join`].
@@ -150,6 +170,22 @@ impl SimNet {
     pub fn open_ends(&self, host: IpAddr) -> usize {
         let state = self.state();
         state.pipes.values().filter(|pipe| pipe.to == host).count()
+    }
+}
+
+impl State {
+    fn note_request(&mut self, from: IpAddr, bytes: &[u8]) {
+        if let Some(begin) = self.noted
+            && bytes.starts_with(begin.as_bytes())
+        {
+            let line = bytes.split(|byte| *byte == b'\r').next();
+            let line = String::from_utf8_lossy(line.unwrap_or_default());
+            self.requests.push(Sent {
+                from,
+                line: line.into_owned(),
+                at: time::now(),
+            });
+        }
     }
 }
 

@@ -28,13 +28,12 @@ mod uses;
 mod write;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use ron_crypto::ct;
 use ron_crypto::hash::sha256;
 use ron_crypto::secret::Secret32;
-use ron_files::DiskRoom;
+use ron_files::{Dir, DiskRoom};
 use ron_kernel::{DiskWatch, SharedRandom};
 use ron_proto::values::{Alg, Kid, Timestamp};
 use ron_service::{Migration, Store};
@@ -111,7 +110,7 @@ pub const OP_ID_MS: u64 = 24 * 3600 * 1000;
 #[derive(Clone, Debug)]
 pub struct StoreSettings {
     /// `None`: a database in memory.
-    pub data_dir: Option<PathBuf>,
+    pub home: Option<Dir>,
     pub seal: SealSource,
     /// Name of the audit log; `None` keeps the stored one, or makes one with a new store.
     pub origin: Option<String>,
@@ -214,9 +213,9 @@ impl KeyStore {
         random: SharedRandom,
         now: Timestamp,
     ) -> Result<Self, StoreError> {
-        let db = match &settings.data_dir {
+        let db = match &settings.home {
             // Rows carry a hash or a MAC each, and a destroyed key must be gone from one place.
-            Some(dir) => Store::open_without_copies(&dir.join(FILE_NAME), MIGRATIONS),
+            Some(home) => Store::open_without_copies(home, FILE_NAME, MIGRATIONS),
             None => Store::memory(MIGRATIONS),
         };
         let db = Db(db?);
@@ -240,7 +239,7 @@ impl KeyStore {
         let mut salt = [0_u8; 16];
         random.fill(&mut store_id);
         random.fill(&mut salt);
-        let seal_key = source::seal_key(&settings.seal, &salt, true, random.as_ref(), &backends)?;
+        let seal_key = source::seal_key(settings, &salt, true, random.as_ref(), &backends)?;
         let sealer = Arc::new(Sealer::new(&seal_key, store_id));
         let (key, secret) = SecretKey::generate(Alg::Ed25519, random.as_ref());
         let public = key.public();
@@ -292,8 +291,7 @@ impl KeyStore {
         random: SharedRandom,
     ) -> Result<Self, StoreError> {
         let row = db.read(|c| c.query_row("SELECT * FROM store", [], StoreRow::from_row))?;
-        let seal_key =
-            source::seal_key(&settings.seal, &row.salt, false, random.as_ref(), &backends)?;
+        let seal_key = source::seal_key(settings, &row.salt, false, random.as_ref(), &backends)?;
         let sealer = Arc::new(Sealer::new(&seal_key, row.store_id));
         // First, because with a wrong key every record would look tampered with.
         if !ct::eq(&seal_check(&sealer, &row.salt), &row.seal_check) {

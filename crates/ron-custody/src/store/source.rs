@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use ron_crypto::kdf::{Argon2Params, argon2id};
 use ron_crypto::secret::{Secret32, SecretBytes};
-use ron_files::{OsDisk, write_atomic};
+use ron_files::Dir;
 use ron_kernel::{Deadline, Random};
-use ron_service::config::read_secret_file;
+use ron_service::config::{read_secret_file, read_secret_in};
 
-use super::StoreError;
+use super::{StoreError, StoreSettings};
 use crate::backend::{Backends, DeviceError};
 
 /// Maximum time for the TPM to unseal the seal key.
@@ -36,13 +36,13 @@ pub enum SealSource {
 /// Reads or makes the seal key. `salt` is the store's; `new_store` allows making a key file
 /// at the default path, or a TPM blob.
 pub fn seal_key(
-    source: &SealSource,
+    settings: &StoreSettings,
     salt: &[u8; 16],
     new_store: bool,
     random: &dyn Random,
     backends: &Backends,
 ) -> Result<Secret32, StoreError> {
-    match source {
+    match &settings.seal {
         SealSource::Tpm(path) => tpm_key(path, new_store, random, backends),
         SealSource::Ephemeral => Ok(Secret32::generate(random)),
         SealSource::Passphrase(path) => {
@@ -51,11 +51,20 @@ pub fn seal_key(
                 .map_err(|e| StoreError::SealKey(format!("seal.passphrase_file: {e}")))
         }
         SealSource::KeyFile { path, may_create } => {
+            // The default path is in the data directory, which may be on another disk than that of the operating system.
+            let home = settings.home.as_ref().filter(|_| *may_create);
+            let (dir, name) = match home {
+                Some(home) => (home.clone(), file_name(path)),
+                None => beside(path),
+            };
+            let there = dir.exists(&name);
+            let there = there.map_err(|e| StoreError::SealKey(format!("{}: {e}", path.display())));
             // Never for an existing store, whose records a new key could not open.
-            if *may_create && new_store && !path.exists() {
-                make_key_file(path, random)?;
+            if *may_create && new_store && !there? {
+                make_key_file(&dir, &name, random)?;
             }
-            parse_hex(path, &read_secret_file(path).map_err(StoreError::SealKey)?)
+            let text = read_secret_in(&dir, &name);
+            parse_hex(path, &text.map_err(StoreError::SealKey)?)
         }
     }
 }
@@ -75,7 +84,8 @@ fn tpm_key(
         let blob = tpm
             .seal(&secret, Deadline::within(TPM_WAIT))
             .map_err(failed)?;
-        write_new(path, hex::encode(blob).as_bytes())?;
+        let (dir, name) = beside(path);
+        write_new(&dir, &name, hex::encode(blob).as_bytes())?;
         return Ok(key);
     }
     let unreadable =
@@ -100,17 +110,27 @@ fn parse_hex(path: &Path, text: &SecretBytes) -> Result<Secret32, StoreError> {
     Ok(key)
 }
 
-fn make_key_file(path: &Path, random: &dyn Random) -> Result<(), StoreError> {
+fn file_name(path: &Path) -> String {
+    let name = path.file_name().unwrap_or_default();
+    name.to_string_lossy().into_owned()
+}
+
+/// Directory and name of a file of the operating system.
+fn beside(path: &Path) -> (Dir, String) {
+    let dir = path.parent().unwrap_or(Path::new("."));
+    (Dir::os(dir), file_name(path))
+}
+
+fn make_key_file(dir: &Dir, name: &str, random: &dyn Random) -> Result<(), StoreError> {
     let key = Secret32::generate(random);
     let text = zeroize::Zeroizing::new(hex::encode(key.expose()));
-    write_new(path, text.as_bytes())
+    write_new(dir, name, text.as_bytes())
 }
 
 /// Writes a new file that only its owner can read, durably: without it the store is lost.
-fn write_new(path: &Path, text: &[u8]) -> Result<(), StoreError> {
-    let dir = path.parent().unwrap_or(Path::new("."));
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    write_atomic(&OsDisk, dir, &name, text).map_err(|e| {
+fn write_new(dir: &Dir, name: &str, text: &[u8]) -> Result<(), StoreError> {
+    dir.write(name, text).map_err(|e| {
+        let path = dir.file(name);
         StoreError::SealKey(format!(
             "seal key file {} cannot be made: {e}",
             path.display()

@@ -1,12 +1,11 @@
 //! The checkpoint thread: signs the head of the log one interval after a new leaf, or at once after many leaves, keeps
 //! copies of the checkpoint, and signs once more when the stop leaf is written.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use ron_files::{OsDisk, write_atomic};
+use ron_files::Dir;
 use ron_kernel::time::Instant;
 use ron_kernel::{
     Deadline, DiskWatch, Receiver, Recv, Sender, SharedClock, Shutdown, ShutdownTrigger, ThreadCtx,
@@ -168,7 +167,7 @@ pub struct CheckpointThread {
     /// Notices writes that hang.
     pub disk: DiskWatch,
     /// Directories and names of the copies of the newest checkpoint.
-    pub anchors: Vec<(PathBuf, String)>,
+    pub anchors: Vec<(Dir, String)>,
     /// Set to failed by a failed write.
     pub health: AuditHealth,
     /// Where an overdue checkpoint is reported.
@@ -284,9 +283,9 @@ impl CheckpointThread {
         let mut failed = None;
         for (dir, name) in &self.anchors {
             // Watched, although it is often another disk: while it hangs, no checkpoint is published either.
-            let write = || write_atomic(&OsDisk, dir, name, note.as_bytes());
+            let write = || dir.write(name, note.as_bytes());
             if let Err(error) = self.disk.call(write) {
-                let path = dir.join(name);
+                let path = dir.file(name);
                 tracing::warn!(event = "anchor_not_written", path = %path.display(), %error);
                 failed = Some(format!(
                     "the copy of the checkpoint {}: {error}",

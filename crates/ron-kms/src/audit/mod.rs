@@ -24,12 +24,8 @@ pub mod verify;
 pub mod witness;
 pub mod writer;
 
-use std::path::{Path, PathBuf};
-
 pub use health::AuditHealth;
 pub use ring::LogRing;
 
-/// Directory of the log in `data_dir`; without one, a path on the disk in memory.
-pub fn dir(data_dir: Option<&Path>) -> PathBuf {
-    data_dir.unwrap_or(Path::new("/")).join("audit")
-}
+/// Directory of the log in the data directory.
+pub const DIR: &str = "audit";

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use ron_custody::store::{LogIdentity, LogKey};
 use ron_custody::store::{LogSigner, SecondSigner};
-use ron_files::{OsDisk, write_atomic};
+use ron_files::Dir;
 use ron_kernel::{SharedClock, Snapshot};
 use ron_service::log_host::KeyView;
 use ron_tlog::checkpoint::Checkpoint;
@@ -131,14 +131,15 @@ pub fn open_checkpoint(identity: &LogIdentity, note: &str) -> Result<Checkpoint,
 /// The file beside the log with its chain of keys; it exists once the key was rotated.
 pub const CHAIN_FILE: &str = "log.keys";
 
-/// Writes the chain beside the log in `dir`, unless the file holds it already or there was no rotation.
-pub fn keep_chain(dir: &Path, chain: &KeyChain) -> std::io::Result<()> {
-    let path = dir.join(CHAIN_FILE);
+/// Writes the chain beside the log, whose directory `dir` is, unless the file holds it already or there was no rotation.
+pub fn keep_chain(dir: &Dir, chain: &KeyChain) -> std::io::Result<()> {
     let text = chain.to_string();
-    if chain.rotations().is_empty() || std::fs::read_to_string(&path).is_ok_and(|old| old == text) {
+    let old = dir.read_small(CHAIN_FILE, CHAIN_BYTES_MAX as u64);
+    let same = old.is_ok_and(|old| old.as_deref() == Some(text.as_bytes()));
+    if chain.rotations().is_empty() || same {
         return Ok(());
     }
-    write_atomic(&OsDisk, dir, CHAIN_FILE, text.as_bytes())
+    dir.write(CHAIN_FILE, text.as_bytes())
 }
 
 /// The pinned key and the keys that succeed it, in order, by the chain beside the log in `dir`.

@@ -1,10 +1,8 @@
 //! Background verification of the whole log: soon after start, then every `audit.scrub_interval`.
 
-use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
-use ron_files::Disk;
+use ron_files::Dir;
 use ron_kernel::ThreadCtx;
 use ron_service::log_host::KeyView;
 
@@ -20,10 +18,8 @@ const UNREAD_AGAIN: Duration = Duration::from_secs(30);
 
 /// What the scrubber needs.
 pub struct Scrub {
-    /// Disk of the log.
-    pub disk: Arc<dyn Disk>,
     /// Directory of the log.
-    pub dir: PathBuf,
+    pub dir: Dir,
     pub keys: KeyView,
     pub settings: InForce,
     /// Set to failed by a finding.
@@ -51,7 +47,13 @@ impl Scrub {
         for last in [false, true] {
             // Loaded for each attempt: the log's key may be rotated in between.
             let keys = self.keys.chain();
-            match verify_on(&*self.disk, &self.dir, keys.keys(), &stop, &mut |_, _| ()) {
+            match verify_on(
+                &**self.dir.disk(),
+                self.dir.path(),
+                keys.keys(),
+                &stop,
+                &mut |_, _| (),
+            ) {
                 Ok(report) => {
                     tracing::info!(event = "audit_verified", leaves = report.size);
                     return true;
@@ -73,9 +75,9 @@ impl Scrub {
 
     /// Whether files can be listed and opened at all.
     fn readable(&self) -> bool {
-        let openable = |name: &String| self.disk.open_read(&self.dir.join(name)).is_ok();
-        self.disk
-            .list(&self.dir)
+        let openable = |name: &String| self.dir.open_read(name).is_ok();
+        self.dir
+            .list()
             .is_ok_and(|names| names.iter().all(openable))
     }
 }

@@ -1,12 +1,11 @@
 //! The one writer of the log: turns drafts into leaves and makes a batch durable.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
 use ron_crypto::ct;
 use ron_crypto::hash::hmac_sha256;
 use ron_crypto::secret::Secret32;
-use ron_files::{OsDisk, write_atomic};
+use ron_files::Dir;
 use ron_kernel::SharedClock;
 use ron_proto::strict;
 use ron_tlog::append::{AppendError, Log};
@@ -47,7 +46,7 @@ struct CountersRecord {
 
 /// The file that keeps the counters between starts.
 pub struct StateFile {
-    pub dir: PathBuf,
+    pub dir: Dir,
     pub name: &'static str,
     pub key: Secret32,
 }
@@ -55,7 +54,7 @@ pub struct StateFile {
 impl StateFile {
     /// The counters; `None` without a file that this service has written.
     pub fn read(&self) -> Option<Counters> {
-        let text = std::fs::read(self.dir.join(self.name)).ok()?;
+        let text = self.dir.read(self.name).ok()??;
         let kept: CountersRecord = strict::from_slice(&text).ok()?;
         let found = hex::decode(&kept.mac).ok()?;
         ct::eq(&self.mac(&kept.counters), &found).then_some(kept.counters)
@@ -67,7 +66,7 @@ impl StateFile {
             mac: hex::encode(self.mac(counters)),
         };
         let text = serde_json::to_vec(&kept).expect("counters are strings and integers");
-        write_atomic(&OsDisk, &self.dir, self.name, &text)
+        self.dir.write(self.name, &text)
     }
 
     fn mac(&self, counters: &Counters) -> [u8; 32] {

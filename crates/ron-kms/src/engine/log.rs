@@ -1,11 +1,8 @@
 //! Opens the log at start and checks that it is complete and unchanged, and that it agrees with the key store,
 //! with the copies of its checkpoint and with its witnesses.
 
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-
 use ron_custody::store::{KeyStore, LogIdentity};
-use ron_files::Disk;
+use ron_files::Dir;
 use ron_kernel::{SharedClock, SharedRandom};
 use ron_proto::receipt::LogReceipt;
 use ron_service::log_host::asker::compare;
@@ -55,29 +52,36 @@ fn failure(why: impl Into<String>) -> Distrust {
 
 /// Directories and names of the copies of the checkpoint: one beside the log's directory, which detects a rollback of the log alone, and
 /// one in `audit.anchor_dir`, which detects a rollback of the whole data directory.
-pub fn anchors(settings: &Settings, origin: &str) -> Vec<(PathBuf, String)> {
+pub fn anchors(settings: &Settings, top: &Dir, origin: &str) -> Vec<(Dir, String)> {
     let name: String = origin
         .chars()
         .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
         .collect();
     let beside = settings.data_dir.iter();
-    let beside = beside.map(|dir| (dir.clone(), ANCHOR_BESIDE.to_owned()));
+    let beside = beside.map(|_| (top.clone(), ANCHOR_BESIDE.to_owned()));
     let apart = settings.keys.anchor_dir.iter();
-    let apart = apart.map(|dir| (dir.clone(), format!("{name}.checkpoint")));
+    let apart = apart.map(|dir| {
+        let dir = Dir::new(top.disk().clone(), dir);
+        (dir, format!("{name}.checkpoint"))
+    });
     beside.chain(apart).collect()
 }
 
 /// The copy of the checkpoint inside the data directory.
 const ANCHOR_BESIDE: &str = "audit.checkpoint";
 
+/// Maximum bytes of a copy.
+const NOTE_BYTES_MAX: u64 = 1 << 20;
+
 /// The file beside the log that keeps its counters between starts.
 const COUNTERS: &str = "counters.json";
 
 /// The inputs of [`open`] besides the store.
 pub struct OpenWith<'a> {
-    /// The disk of the log.
-    pub disk: Arc<dyn Disk>,
-    pub dir: &'a Path,
+    /// The directory of the log.
+    pub dir: &'a Dir,
+    /// The copies of the checkpoint.
+    pub anchors: &'a [(Dir, String)],
     pub settings: &'a Settings,
     pub clock: SharedClock,
     pub random: &'a SharedRandom,
@@ -91,8 +95,8 @@ pub struct OpenWith<'a> {
 /// a crash interrupted, writes the start leaf and a first checkpoint.
 pub fn open(with: OpenWith<'_>, store: &mut KeyStore) -> Result<OpenedLog, Distrust> {
     let OpenWith {
-        disk,
         dir,
+        anchors,
         settings,
         clock,
         random,
@@ -105,12 +109,13 @@ pub fn open(with: OpenWith<'_>, store: &mut KeyStore) -> Result<OpenedLog, Distr
     options.verifiers = ring.view().chain().keys().to_vec();
     options.entry_bytes_max = LEAF_BYTES_MAX;
     options.random = random.clone();
-    for (dir, name) in anchors(settings, &identity.origin) {
-        let head = anchored(&dir.join(name), &identity)?;
+    for (dir, name) in anchors {
+        let head = anchored(dir, name, &identity)?;
         // The log must extend every stored head: a shorter one was cut or rolled back.
         options.known_heads.extend(head);
     }
-    let mut log = Log::open(disk, dir, options).map_err(|e| distrust(&e))?;
+    let log = Log::open(dir.disk().clone(), dir.path(), options);
+    let mut log = log.map_err(|e| distrust(&e))?;
     let reader = log.reader();
     if let Some(note) = reader.checkpoint() {
         open_checkpoint(&identity, &note).map_err(|e| tampered(format!("the checkpoint: {e}")))?;
@@ -121,7 +126,7 @@ pub fn open(with: OpenWith<'_>, store: &mut KeyStore) -> Result<OpenedLog, Distr
     }
     let on_disk = settings.data_dir.is_some();
     let state = on_disk.then(|| StateFile {
-        dir: dir.to_owned(),
+        dir: dir.clone(),
         name: COUNTERS,
         key: store.counters_key(),
     });
@@ -191,24 +196,26 @@ fn distrust(error: &OpenError) -> Distrust {
 }
 
 /// The head in a copy of the checkpoint, which the log must extend; `None` when there is no copy yet.
-fn anchored(path: &Path, identity: &LogIdentity) -> Result<Option<Checkpoint>, Distrust> {
-    let text = match std::fs::read_to_string(path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            let dir = path.parent().unwrap_or(path);
-            return match std::fs::create_dir_all(dir) {
+fn anchored(dir: &Dir, name: &str, identity: &LogIdentity) -> Result<Option<Checkpoint>, Distrust> {
+    let shown = dir.file(name);
+    let shown = shown.display();
+    let text = match dir.read_small(name, NOTE_BYTES_MAX) {
+        Ok(Some(text)) => text,
+        Ok(None) => {
+            return match dir.create() {
                 Ok(()) => Ok(None),
                 Err(error) => Err(failure(format!(
                     "the checkpoint is to be copied to {}: {error}",
-                    dir.display()
+                    dir.path().display()
                 ))),
             };
         }
-        Err(error) => return Err(failure(format!("{}: {error}", path.display()))),
+        Err(error) => return Err(failure(format!("{shown}: {error}"))),
     };
+    let text = String::from_utf8_lossy(&text);
     open_checkpoint(identity, &text)
         .map(Some)
-        .map_err(|e| tampered(format!("the checkpoint copy {}: {e}", path.display())))
+        .map_err(|e| tampered(format!("the checkpoint copy {shown}: {e}")))
 }
 
 /// Checks that the log holds the leaf of every key version: a log that is too short was replaced or cut.

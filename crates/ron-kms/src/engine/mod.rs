@@ -13,7 +13,7 @@ use ron_custody::backend::{self, DeviceHandles};
 use ron_custody::keys::wrapping::WrappingKeys;
 use ron_custody::store::LogSigner;
 use ron_custody::store::{FILE_NAME, KeyStore, StoreError, StoreSettings};
-use ron_files::{Disk, DiskRoom, FileError, MemoryDisk, OsDisk};
+use ron_files::{Dir, Disk, DiskRoom, FileError, MemoryDisk};
 use ron_http::HttpClient;
 use ron_kernel::{
     Credits, KernelMetrics, Receiver, Registry, SharedClock, SharedRandom, Snapshot, Supervisor,
@@ -59,7 +59,10 @@ pub struct EngineParts {
     pub ready: ReadyBoard,
     /// Room on the disk of the data directory.
     pub room: DiskRoom,
-    /// Disk of the audit log. `None`: the operating system's, or one in memory with amnesia on.
+    /// The data directory; `None` with amnesia on.
+    pub home: Option<Dir>,
+    /// Disk of the audit log, the files beside it and the journal, which have watches of their own. `None`: that of the data
+    /// directory, or one in memory with amnesia on.
     pub disk: Option<Arc<dyn Disk>>,
     /// The witness policy and its times; `None` without one.
     pub witness: Option<WitnessSettings>,
@@ -117,9 +120,10 @@ impl Engine {
             &parts.random,
             &parts.http,
         );
-        refuse_lost_store(&settings, &parts)?;
+        let top = top(&parts);
+        refuse_lost_store(&parts, &top)?;
         let mut store = KeyStore::open(
-            &store_settings(&settings),
+            &store_settings(&settings, parts.home.clone()),
             backends.clone(),
             parts.random.clone(),
             now,
@@ -135,11 +139,11 @@ impl Engine {
         let witnesses = witness.map(|w| w.witnesses(keys.clone(), parts.http.clone()));
         let mut witnesses = witnesses.transpose().map_err(EngineError::Witness)?;
         let cosigned = CosignedView::default();
-        let dir = audit::dir(settings.data_dir.as_deref());
-        let disk = disk(&settings, &parts);
+        let dir = top.join(audit::DIR);
+        let anchors = log::anchors(&settings, &top, &store.log().origin);
         let with = OpenWith {
-            disk: disk.clone(),
             dir: &dir,
+            anchors: &anchors,
             settings: &settings,
             clock: parts.clock.clone(),
             random: &parts.random,
@@ -149,7 +153,7 @@ impl Engine {
         };
         // The journal is opened before the log: opening the log appends a leaf, and a data directory that a newer
         // program has written must be refused unchanged.
-        let (replay, mut journal) = replay(&settings, &metrics, &store, &disk)?;
+        let (replay, mut journal) = replay(&settings, &metrics, &store, &top)?;
         // Advances the TPM's counter before the start leaf is written.
         let counted = counter::compare(&settings.devices, &backends, &mut store);
         let mut opened = counted.and_then(|()| log::open(with, &mut store));
@@ -178,8 +182,7 @@ impl Engine {
         match opened {
             Ok(opened) => {
                 let scrub = Scrub {
-                    disk,
-                    dir,
+                    dir: dir.clone(),
                     keys: keys.clone(),
                     settings: kms.settings.clone(),
                     health: kms.health.clone(),
@@ -188,6 +191,7 @@ impl Engine {
                 let audit = Audit {
                     host: log_host(&opened, &keys, &cosigned),
                     opened,
+                    anchors,
                     entries: queues.audit,
                     proofs: queues.proofs,
                     witnesses: witnesses.zip(witness.map(|w| w.times)),
@@ -202,6 +206,7 @@ impl Engine {
             store,
             jobs: queues.store,
             ready,
+            log_dir: settings.data_dir.is_some().then_some(dir),
             device_busy: BTreeMap::new(),
             gone: BTreeSet::new(),
             stopped,
@@ -218,13 +223,13 @@ impl Engine {
 }
 
 /// Refuses a data directory that has an audit log and no key store.
-fn refuse_lost_store(settings: &Settings, parts: &EngineParts) -> Result<(), EngineError> {
-    let Some(dir) = &settings.data_dir else {
+fn refuse_lost_store(parts: &EngineParts, top: &Dir) -> Result<(), EngineError> {
+    let Some(home) = &parts.home else {
         return Ok(());
     };
-    let (store, log) = (dir.join(FILE_NAME), audit::dir(Some(dir)).join("log.meta"));
-    if !store.exists() && disk(settings, parts).open_read(&log).is_ok() {
-        return Err(EngineError::StoreMissing(store));
+    let store = home.exists(FILE_NAME).unwrap_or(false);
+    if !store && top.join(audit::DIR).open_read("log.meta").is_ok() {
+        return Err(EngineError::StoreMissing(home.file(FILE_NAME)));
     }
     Ok(())
 }
@@ -271,9 +276,9 @@ fn report_policy(store: &KeyStore, in_force: bool, ready: &ReadyBoard) {
 }
 
 /// The part of the settings that the key store needs.
-pub fn store_settings(settings: &Settings) -> StoreSettings {
+pub fn store_settings(settings: &Settings, home: Option<Dir>) -> StoreSettings {
     StoreSettings {
-        data_dir: settings.data_dir.clone(),
+        home,
         seal: settings.seal.clone(),
         origin: settings.keys.origin.clone().map(|NoteName(name)| name),
     }
@@ -327,13 +332,15 @@ struct Queues {
     devices: Vec<device_jobs::DeviceQueueEnd>,
 }
 
-/// The disk of the log.
-fn disk(settings: &Settings, parts: &EngineParts) -> Arc<dyn Disk> {
-    let given = parts.disk.clone();
-    given.unwrap_or_else(|| match settings.data_dir {
-        Some(_) => Arc::new(OsDisk),
-        None => Arc::new(MemoryDisk::new()),
-    })
+/// The data directory as the log and the journal see it; with amnesia on, one in memory.
+fn top(parts: &EngineParts) -> Dir {
+    let home = parts.home.as_ref();
+    let path = home.map_or(Path::new("/"), Dir::path);
+    let disk = parts
+        .disk
+        .clone()
+        .or_else(|| home.map(|home| home.disk().clone()));
+    Dir::new(disk.unwrap_or_else(|| Arc::new(MemoryDisk::new())), path)
 }
 
 /// The routes' view of the log.
@@ -351,17 +358,16 @@ fn replay(
     settings: &Settings,
     metrics: &Metrics,
     store: &KeyStore,
-    disk: &Arc<dyn Disk>,
+    top: &Dir,
 ) -> Result<(Arc<Replay>, Journal), EngineError> {
-    let dir = settings.data_dir.as_deref().unwrap_or(Path::new("/"));
     let bounds = Bounds {
         capacity: settings.keys.replay_capacity,
         bytes_max: settings.keys.replay_bytes.0,
         remembered: metrics.replay_remembered.clone(),
         forgotten: metrics.replay_forgotten.clone(),
     };
-    let dir = dir.join("replay");
-    Ok(Replay::open(disk, &dir, store.replay_key(), bounds)?)
+    let dir = top.file("replay");
+    Ok(Replay::open(top.disk(), &dir, store.replay_key(), bounds)?)
 }
 
 /// Builds the shared state and the queues between the threads.

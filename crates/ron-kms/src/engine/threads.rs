@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use ron_files::Dir;
 use ron_kernel::{
     KernelMetrics, Receiver, Sender, Shutdown, Supervisor, ThreadCtx, ThreadSpec, queue,
 };
@@ -10,7 +11,7 @@ use ron_service::log_host::LogHost;
 use ron_service::log_host::asker::Published;
 use ron_service::log_host::cosign::{WitnessTimes, Witnesses};
 
-use super::log::{OpenedLog, anchors};
+use super::log::OpenedLog;
 use crate::audit::AuditHealth;
 use crate::audit::appender::Appender;
 use crate::audit::checkpoint::{CheckpointThread, Signal, Wake};
@@ -25,6 +26,8 @@ use crate::work::Kms;
 /// The parts that the threads of the log are built from.
 pub struct Audit {
     pub opened: OpenedLog,
+    /// The copies of the checkpoint.
+    pub anchors: Vec<(Dir, String)>,
     /// Results that wait for their leaves.
     pub entries: Receiver<Entry>,
     /// Answers that wait for their proofs.
@@ -59,6 +62,7 @@ struct Handles<'a> {
 fn spawn(handles: &Handles<'_>, audit: Audit) {
     let Audit {
         opened,
+        anchors,
         entries,
         proofs,
         witnesses,
@@ -97,7 +101,7 @@ fn spawn(handles: &Handles<'_>, audit: Audit) {
         signal: signal.clone(),
         wakes,
         disk: sup.watch_disk("checkpoint"),
-        anchors: anchors(&settings, &kms.origin),
+        anchors,
         health: kms.health.clone(),
         ready: handles.ready.clone(),
         metrics: kms.metrics.clone(),

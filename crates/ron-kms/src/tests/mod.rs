@@ -168,6 +168,7 @@ impl Rig {
             random,
             ready: ready.clone(),
             room: DiskRoom::unlimited(),
+            home: lock.as_ref().map(|lock| lock.dir().clone()),
             disk,
             witness: None,
             http: Arc::new(HttpClient::new(ClientConfig::default())),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ron_custody::backend::Backends;
 use ron_custody::store::{KeyStore, Pending, StoreError};
-use ron_files::{CrashMode, FaultKind, SimDisk};
+use ron_files::{CrashMode, Dir, FaultKind, SimDisk};
 use ron_kernel::SeededRandom;
 use ron_proto::kms::{
     KeyBackend, KeyDoc, KeyState, PayloadPolicy, RotateAnswer, RotateRequest, SignRequest,
@@ -22,7 +22,7 @@ use crate::settings::SealSource;
 
 pub fn open(dir: &Path) -> Result<KeyStore, StoreError> {
     KeyStore::open(
-        &store_settings(&file_settings(dir)),
+        &store_settings(&file_settings(dir), Some(Dir::os(dir))),
         Backends::new(
             KeyBackend::File,
             Vec::new(),
@@ -462,7 +462,7 @@ fn a_passphrase_seals_too() {
             ron_kernel::SystemClock::shared(),
         );
         KeyStore::open(
-            &store_settings(&settings),
+            &store_settings(&settings, Some(Dir::os(&data))),
             backends,
             Arc::new(SeededRandom::new(3)),
             Timestamp(1),

@@ -19,7 +19,6 @@ use super::CallContext;
 use super::key_request::body_hash;
 use super::lifecycle::complete::{Answer, to_json};
 use super::lifecycle::{Change, LEAF_WAIT, Lifecycle, draft_of};
-use crate::audit;
 use crate::audit::entry::{Entry, Items};
 use crate::audit::leaf::{Draft, Op};
 use crate::audit::ring::{SIGNING_MAX, keep_chain};
@@ -129,9 +128,8 @@ impl Lifecycle {
     fn show_log_keys(&mut self) -> Result<(), Refusal> {
         let chain = self.store.log().chain();
         let kept = chain.map_err(StoreError::Tampered).and_then(|chain| {
-            let settings = self.kms.settings.load();
-            if settings.data_dir.is_some()
-                && let Err(error) = keep_chain(&audit::dir(settings.data_dir.as_deref()), &chain)
+            if let Some(dir) = &self.log_dir
+                && let Err(error) = keep_chain(dir, &chain)
             {
                 // Not fatal: the file is a copy of what the store holds, and the next start writes it.
                 tracing::error!(event = "log_keys_not_kept", %error);

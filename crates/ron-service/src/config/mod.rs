@@ -23,7 +23,7 @@ pub(crate) use load::read_file;
 pub use load::{Config, ServiceSettings};
 pub use problem::{ConfigProblem, Origin};
 pub use render::{render_example, render_help, render_markdown};
-pub use secret_file::{read_secret_file, secret_from_env_or_file};
+pub use secret_file::{read_secret_file, read_secret_in, secret_from_env_or_file};
 pub use setting::{Blocks, ByteSize, NoteName, Setting, Settings, Uid, check};
 pub use table::Table;
 pub(crate) use table::{close, unknown_key};

@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use ron_crypto::secret::SecretBytes;
+use ron_files::Dir;
 use zeroize::Zeroizing;
 
 /// Maximum size of a secret file, in bytes.
@@ -47,6 +48,24 @@ pub fn read_secret_file(path: &Path) -> Result<SecretBytes, String> {
         return Err(format!("secret file {name} is empty"));
     }
     Ok(SecretBytes::from(bytes[..end].to_vec()))
+}
+
+/// Reads a secret file of a directory that may be on another disk than that of the operating system, which has no modes that
+/// could be too wide.
+pub fn read_secret_in(dir: &Dir, name: &str) -> Result<SecretBytes, String> {
+    if let Some(path) = dir.os_path(name) {
+        return read_secret_file(&path);
+    }
+    let path = dir.file(name);
+    let text = dir.read_small(name, SECRET_BYTES_MAX);
+    match text {
+        Ok(Some(text)) => Ok(SecretBytes::from(text)),
+        Ok(None) => Err(format!("secret file {} is missing", path.display())),
+        Err(e) => Err(format!(
+            "secret file {} cannot be read: {e}",
+            path.display()
+        )),
+    }
 }
 
 /// Reads `env:NAME` from the environment and anything else as a path.

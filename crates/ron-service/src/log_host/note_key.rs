@@ -6,7 +6,7 @@ use ron_files::Dir;
 use ron_kernel::Random;
 use ron_tlog::Ed25519NoteSigner;
 
-use crate::config::read_secret_file;
+use crate::config::read_secret_in;
 
 /// Name of the secret key file in the data directory.
 pub const KEY_FILE: &str = "note.key";
@@ -52,20 +52,15 @@ fn named(origin: &str, key: Ed25519Key) -> Result<Ed25519NoteSigner, String> {
 }
 
 fn read(dir: &Dir) -> Result<Secret32, String> {
-    let path = dir.file(KEY_FILE);
-    let fail = |why: &str| format!("{}: {why}", path.display());
-    let text = match dir.os_path(KEY_FILE) {
-        // Another disk has no modes that could be too wide.
-        None => {
-            let text = dir.read_small(KEY_FILE, KEY_DIGITS as u64);
-            let text = text.map_err(|e| fail(&e.to_string()))?;
-            SecretBytes::from(text.unwrap_or_default())
-        }
-        Some(path) => read_secret_file(&path)?,
-    };
+    let text = read_secret_in(dir, KEY_FILE)?;
     let mut seed = Secret32::zeroed();
-    hex::decode_to_slice(text.expose(), seed.expose_mut())
-        .map_err(|_| fail("must hold 64 hex digits; restore it from a backup"))?;
+    hex::decode_to_slice(text.expose(), seed.expose_mut()).map_err(|_| {
+        let path = dir.file(KEY_FILE);
+        format!(
+            "{}: must hold 64 hex digits; restore it from a backup",
+            path.display()
+        )
+    })?;
     Ok(seed)
 }
 

@@ -125,19 +125,31 @@ impl Store {
         opened.map_err(|error| error.in_file(path))
     }
 
-    /// Opens a store whose rows carry sums of their own, or must not be on the disk twice.
-    pub fn open_without_copies(path: &Path, migrations: &[Migration]) -> Result<Self, StoreError> {
-        let opened = Self::open_file(path, migrations, |_| Ok(()));
-        opened.map_err(|error| error.in_file(path))
+    /// As [`Self::open_in`], for a store whose rows carry sums of their own, or must not be on the disk twice.
+    pub fn open_without_copies(
+        dir: &Dir,
+        name: &str,
+        migrations: &[Migration],
+    ) -> Result<Self, StoreError> {
+        Self::open_on(dir, name, migrations, |_| Ok(()))
     }
 
     /// Opens or creates the file of this name. SQLite knows the disk of the operating system alone: on another one the
     /// database is in memory, and each commit replaces the file.
     pub fn open_in(dir: &Dir, name: &str, migrations: &[Migration]) -> Result<Self, StoreError> {
-        if let Some(path) = dir.os_path(name) {
-            return Self::open(&path, migrations);
-        }
-        let opened = Self::open_image(dir, name, migrations);
+        Self::open_on(dir, name, migrations, copy_rows)
+    }
+
+    fn open_on(
+        dir: &Dir,
+        name: &str,
+        migrations: &[Migration],
+        copy: fn(&Connection) -> rusqlite::Result<()>,
+    ) -> Result<Self, StoreError> {
+        let opened = match dir.os_path(name) {
+            Some(path) => Self::open_file(&path, migrations, copy),
+            None => Self::open_image(dir, name, migrations, copy),
+        };
         opened.map_err(|error| error.in_file(&dir.file(name)))
     }
 
@@ -162,12 +174,17 @@ impl Store {
         Ok(store)
     }
 
-    fn open_image(dir: &Dir, name: &str, migrations: &[Migration]) -> Result<Self, StoreError> {
+    fn open_image(
+        dir: &Dir,
+        name: &str,
+        migrations: &[Migration],
+        copy: fn(&Connection) -> rusqlite::Result<()>,
+    ) -> Result<Self, StoreError> {
         let path = dir.file(name);
         let (conn, image) = Image::load(dir, name)?;
         let shown = path.display().to_string();
         let mut store = Self::prepare(conn, &shown, migrations)?;
-        store.check_schema(&shown, migrations, copy_rows)?;
+        store.check_schema(&shown, migrations, copy)?;
         store.image = Some(image);
         store.keep_image()?;
         Ok(store)

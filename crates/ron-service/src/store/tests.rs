@@ -171,7 +171,10 @@ fn every_file_is_for_its_user_alone() {
 fn every_table_gets_its_copy_once() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s.db");
-    put(&Store::open_without_copies(&path, &[ONE]).unwrap(), 1).unwrap();
+    let home = Dir::os(dir.path());
+    let bare = Store::open_without_copies(&home, "s.db", &[ONE]).unwrap();
+    put(&bare, 1).unwrap();
+    drop(bare);
     let indexes = |store: &Store| -> Vec<String> {
         let read = store.read(|c| Ok::<_, StoreError>(schema(c)?)).unwrap();
         let indexes = read

@@ -1,14 +1,16 @@
 //! The last signed policy note, in a file beside the store: an issuer that restarts without the KMS still serves it, so
 //! that services which start meanwhile learn its keys. The file is a cache: an unreadable one is replaced by the next note.
 
-use std::fs;
 use std::io;
-use std::path::Path;
 
 use ron_auth::PolicyNote;
-use ron_files::{Disk, write_atomic};
+use ron_files::Dir;
 use ron_tlog::note::{Note, VerifierKey};
 
+/// Name of the file.
+const FILE_NAME: &str = "policy.note";
+/// Maximum bytes of the file.
+const BYTES_MAX: u64 = 1 << 20;
 /// First line of the file. The verifier keys, an empty line and the note follow.
 const FORMAT: &str = "ron-kept-note/v1";
 
@@ -16,9 +18,10 @@ const FORMAT: &str = "ron-kept-note/v1";
 pub type SignedNote = (String, Vec<VerifierKey>);
 
 /// The note in the file, if it is a valid note of this issuer.
-pub fn load(path: &Path, issuer: &str) -> Option<SignedNote> {
-    let file = fs::read_to_string(path).ok()?;
-    let read = parse(&file, issuer);
+pub fn load(home: &Dir, issuer: &str) -> Option<SignedNote> {
+    let file = home.read_small(FILE_NAME, BYTES_MAX).ok()??;
+    let file = String::from_utf8(file).ok();
+    let read = file.and_then(|file| parse(&file, issuer));
     if read.is_none() {
         tracing::warn!(service = "svc-passport", event = "kept_note_unreadable");
     }
@@ -39,39 +42,37 @@ fn parse(file: &str, issuer: &str) -> Option<SignedNote> {
 }
 
 /// Replaces the file atomically; durable on return.
-pub fn store(disk: &dyn Disk, path: &Path, note: &Note, keys: &[VerifierKey]) -> io::Result<()> {
+pub fn store(home: &Dir, note: &Note, keys: &[VerifierKey]) -> io::Result<()> {
     let lines: Vec<String> = keys.iter().map(ToString::to_string).collect();
     let text = format!("{FORMAT}\n{}\n\n{note}", lines.join("\n"));
-    let (Some(dir), Some(name)) = (path.parent(), path.file_name().and_then(|n| n.to_str())) else {
-        return Err(io::ErrorKind::InvalidInput.into());
-    };
-    write_atomic(disk, dir, name, text.as_bytes())
+    home.write(FILE_NAME, text.as_bytes())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
     use ron_crypto::sign::Ed25519Key;
-    use ron_files::OsDisk;
     use ron_tlog::note::Ed25519NoteSigner;
 
     #[test]
     fn a_note_is_found_again_and_nothing_else_is_taken_for_it() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("policy.note");
+        let (home, path) = (Dir::os(dir.path()), dir.path().join(FILE_NAME));
         let signer = |seed| {
             Ed25519NoteSigner::new("http://i/policy", Ed25519Key::from_seed(&[seed; 32])).unwrap()
         };
         let (a, b) = (signer(1), signer(2));
         let note = Note::sign("http://i/policy\nversion 3\nissuer http://i\n", &[&a, &b]).unwrap();
         let keys = [a.verifier().clone(), b.verifier().clone()];
-        assert!(load(&path, "http://i").is_none());
-        store(&OsDisk, &path, &note, &keys).unwrap();
+        assert!(load(&home, "http://i").is_none());
+        store(&home, &note, &keys).unwrap();
         assert_eq!(
-            load(&path, "http://i"),
+            load(&home, "http://i"),
             Some((note.to_string(), keys.to_vec()))
         );
-        assert!(load(&path, "http://other").is_none());
+        assert!(load(&home, "http://other").is_none());
         let whole = fs::read_to_string(&path).unwrap();
         for broken in [
             whole.replace("version 3", "version 4"),
@@ -83,7 +84,7 @@ mod tests {
             fs::write(&path, &broken).unwrap();
             let without_a =
                 broken.contains(&keys[1].to_string()) && !broken.contains(&keys[0].to_string());
-            assert_eq!(load(&path, "http://i").is_some(), without_a, "{broken}");
+            assert_eq!(load(&home, "http://i").is_some(), without_a, "{broken}");
         }
     }
 }

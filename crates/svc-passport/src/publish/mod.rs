@@ -6,14 +6,13 @@ pub mod kept_note;
 pub mod note;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ron_auth::RevocationView;
 use ron_client::{ClientError, KmsClient};
-use ron_files::Disk;
+use ron_files::Dir;
 use ron_http::{Body, Cause, Responder, Response};
 use ron_kernel::{Deadline, RankedMutex, Receiver, Recv, SharedClock, Snapshot, ThreadCtx};
 use ron_proto::kms::SignRequest;
@@ -87,9 +86,8 @@ pub struct Publisher {
     pub keys: Arc<KeyKeeper>,
     /// Keys of the note.
     pub note_keys: Vec<Kid>,
-    pub disk: Arc<dyn Disk>,
     /// Where the last note is kept.
-    pub note_file: Option<PathBuf>,
+    pub home: Option<Dir>,
     /// `iss`.
     pub issuer_url: String,
     /// Base of published URLs.
@@ -117,10 +115,8 @@ pub struct PublisherParts {
     pub keys: Arc<KeyKeeper>,
     /// Keys of the note: one, or two while the second replaces the first.
     pub note_keys: Vec<Kid>,
-    /// The disk of that file and of the holders.
-    pub disk: Arc<dyn Disk>,
-    /// File of the last note; `None` with amnesia on.
-    pub note_file: Option<PathBuf>,
+    /// Directory of the last note; `None` with amnesia on.
+    pub home: Option<Dir>,
     /// `iss`, and base of published URLs.
     pub urls: (String, String),
     pub view: Arc<Snapshot<RevocationView>>,
@@ -137,8 +133,8 @@ pub struct PublisherParts {
 impl Publisher {
     /// Starts with an empty cache, or with the note that an earlier process has stored.
     pub fn new(parts: PublisherParts) -> Self {
-        let file = parts.note_file.as_deref();
-        let note = file.and_then(|file| kept_note::load(file, &parts.urls.0));
+        let home = parts.home.as_ref();
+        let note = home.and_then(|home| kept_note::load(home, &parts.urls.0));
         let note = note.map(|(note, keys)| (SignedDocument::before(note), keys));
         let kept = Cache {
             note,
@@ -149,8 +145,7 @@ impl Publisher {
             kms_timeout: parts.kms.1,
             keys: parts.keys,
             note_keys: parts.note_keys,
-            disk: parts.disk,
-            note_file: parts.note_file,
+            home: parts.home,
             issuer_url: parts.urls.0,
             public_url: parts.urls.1,
             view: parts.view,
@@ -362,8 +357,8 @@ impl Publisher {
     /// Stores the note. Called before the note is served: verifiers refuse an older note than they have seen, so a
     /// restart must not fall behind it.
     fn keep(&self, note: &Note, keys: &[VerifierKey]) {
-        let Some(file) = &self.note_file else { return };
-        if let Err(e) = kept_note::store(&*self.disk, file, note, keys) {
+        let Some(home) = &self.home else { return };
+        if let Err(e) = kept_note::store(home, note, keys) {
             tracing::error!(service = "svc-passport", event = "note_not_kept", why = %e);
         }
     }

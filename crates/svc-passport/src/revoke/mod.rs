@@ -209,6 +209,12 @@ impl Revoker {
             self.keep_assertions(used);
         }
         if !revocations.is_empty() && self.revoke(revocations) {
+            #[cfg(mutant = "woken")] // readers of the feed wait to the end of their time
+            let waiting = &mut if ron_kernel::mutant("woken") {
+                Vec::new()
+            } else {
+                std::mem::take(waiting)
+            };
             self.wake(waiting);
         }
         for event in others {
@@ -257,6 +263,9 @@ impl Revoker {
             } => {
                 // A reader beyond the last event is answered at once: it has seen another history and must start over.
                 let nothing_new = after == self.view.load().after();
+                #[cfg(mutant = "behind")] // off by one
+                let nothing_new = nothing_new
+                    || (ron_kernel::mutant("behind") && after + 1 == self.view.load().after());
                 if nothing_new && !until.expired() && waiting.len() < WAITING_MAX {
                     waiting.push(WaitingReader {
                         after,
@@ -288,6 +297,19 @@ impl Revoker {
         }
         if accepted.is_empty() {
             return false;
+        }
+        #[cfg(mutant = "acknowledged")] // answered before it is durable
+        if ron_kernel::mutant("acknowledged") {
+            for (revocation, current_epoch) in accepted {
+                let (what, reason) = (revocation.revoked.clone(), revocation.reason.clone());
+                let event = self.view.load().after() + 1;
+                revocation.answer(Ok(RevokeAnswer {
+                    current_epoch,
+                    event,
+                }));
+                let _ = self.record(&[ours(&what, &reason)]);
+            }
+            return true;
         }
         let drafts: Vec<Draft<'_>> = accepted
             .iter()
@@ -410,8 +432,8 @@ impl Revoker {
 
     fn answer_page(&self, after: u64, responder: Responder) {
         let view = self.view.load();
-        let (epoch, after) = (view.epoch(), after.min(view.after()));
-        let page = self.stored(|register| register.page(after, epoch));
+        let (epoch, last) = (view.epoch(), view.after());
+        let page = self.stored(|register| register.page(after.min(last), last, epoch));
         responder.send(page.map(|p| Response::json(200, &p)));
     }
 }

@@ -201,9 +201,16 @@ impl Register {
         })
     }
 
-    /// Up to [`PAGE_MAX`] events after a number, with the checkpoint that covers all.
-    pub fn page(&self, after: u64, current_epoch: u64) -> Result<RevocationPage, StoreFailed> {
-        let rows = self.store.rows(after, PAGE_MAX)?;
+    /// Up to [`PAGE_MAX`] events after a number, with the checkpoint that covers all. `last` is the number of the last event in
+    /// force: after a failure of the log the database may have rows without leaves.
+    pub fn page(
+        &self,
+        after: u64,
+        last: u64,
+        current_epoch: u64,
+    ) -> Result<RevocationPage, StoreFailed> {
+        let most = last.saturating_sub(after).min(PAGE_MAX as u64);
+        let rows = self.store.rows(after, most as usize)?;
         let checkpoint = self.log.reader().checkpoint();
         let next = rows.last().map_or(after, |row| row.event.seq);
         Ok(RevocationPage {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ron_auth::RevocationView;
 use ron_crypto::sign::Ed25519Key;
-use ron_files::{CrashMode, Disk, FaultKind, MemoryDisk, OsDisk, SimDisk};
+use ron_files::{CrashMode, Dir, Disk, FaultKind, MemoryDisk, OsDisk, SimDisk};
 use ron_kernel::{OsRandom, SystemClock};
 use ron_proto::passport::Revoked;
 use ron_tlog::note::Ed25519NoteSigner;
@@ -34,7 +34,7 @@ pub fn memory() -> (Register, RevocationView) {
 }
 
 fn open(dir: &Path) -> Result<(Register, RevocationView), RegisterRefused> {
-    let store = RevocationStore::open(&dir.join("passport.db")).unwrap();
+    let store = RevocationStore::open(&Dir::os(dir)).unwrap();
     Register::open(store, place(Arc::new(OsDisk), &dir.join("log")))
 }
 
@@ -99,13 +99,13 @@ fn events_are_numbered_kept_and_paged() {
     let dir = filled();
     let (register, view) = open(dir.path()).unwrap();
     assert_eq!((view.after(), view.epoch(), view.len()), (3, 5, 2));
-    let page = register.page(1, 5).unwrap();
+    let page = register.page(1, 3, 5).unwrap();
     assert_eq!((page.events.len(), page.next), (2, 3));
     assert_eq!(page.events[0].revoked, jti(2));
     assert!(page.checkpoint.starts_with("http://i/revocations\n3\n"));
-    let end = register.page(3, 5).unwrap();
+    let end = register.page(3, 3, 5).unwrap();
     assert_eq!((end.events.len(), end.next), (0, 3));
-    assert_eq!(register.page(u64::MAX, 5).unwrap().events.len(), 0);
+    assert_eq!(register.page(u64::MAX, 3, 5).unwrap().events.len(), 0);
 }
 
 /// Bytes of memory that this process uses.
@@ -142,7 +142,7 @@ fn a_start_reads_many_live_revocations() {
     let next = RevocationView::clone(&view);
     let copied = clock.now() - begun;
     assert_eq!(next, view);
-    let page = register.page(0, 1).unwrap();
+    let page = register.page(0, count, 1).unwrap();
     assert_eq!(page.events.len(), PAGE_MAX);
     let page = serde_json::to_vec(&page).unwrap().len();
     println!(
@@ -246,7 +246,7 @@ fn a_whole_older_register_is_refused_where_a_newer_head_is_known() {
     let (mut register, _) = open(dir.path()).unwrap();
     record(&mut register, &[jti(4)]);
     let head = register.reader().checkpoint_head().unwrap();
-    let store = RevocationStore::open(&older.path().join("passport.db")).unwrap();
+    let store = RevocationStore::open(&Dir::os(older.path())).unwrap();
     let log = older.path().join("log");
     let mut place = place(Arc::new(OsDisk), &log);
     place.known.push(head);
@@ -259,7 +259,7 @@ fn a_whole_older_register_is_refused_where_a_newer_head_is_known() {
 
 /// Records four commits until the power of the log's disk is cut; returns the number of acknowledged events.
 fn work(disk: &SimDisk, home: &Path) -> u64 {
-    let store = RevocationStore::open(&home.join("passport.db")).unwrap();
+    let store = RevocationStore::open(&Dir::os(home)).unwrap();
     let place = place(Arc::new(disk.clone()), Path::new("/log"));
     let Ok((mut register, _)) = Register::open(store, place) else {
         return 0;
@@ -296,7 +296,7 @@ fn no_acknowledged_event_is_lost_wherever_the_power_is_cut() {
             let what = format!("power cut at operation {cut} of {operations}, {mode:?}");
             let image = disk.fork();
             image.crash(mode);
-            let store = RevocationStore::open(&home.path().join("passport.db")).unwrap();
+            let store = RevocationStore::open(&Dir::os(home.path())).unwrap();
             let rows = store.last().unwrap();
             let opened = Register::open(store, place(Arc::new(image), Path::new("/log")));
             let (register, view) = opened.unwrap_or_else(|e| panic!("{what}: {e}"));
@@ -305,4 +305,29 @@ fn no_acknowledged_event_is_lost_wherever_the_power_is_cut() {
             assert_eq!(register.reader().checkpoint_size(), rows, "{what}");
         }
     }
+}
+
+/// The log fails after the row of an event was written: readers are shown what the checkpoint covers, and the caller is not told
+/// that nothing was changed, because the next start completes the event.
+#[test]
+fn an_event_without_its_leaf_is_not_shown() {
+    let (disk, home) = (SimDisk::new(), Dir::new(Arc::new(SimDisk::new()), "/d"));
+    let open = || {
+        let store = RevocationStore::open(&home).unwrap();
+        Register::open(store, place(Arc::new(disk.clone()), Path::new("/log"))).unwrap()
+    };
+    let (mut register, _) = open();
+    record(&mut register, &[jti(1)]);
+    disk.fail_after(1, FaultKind::Io);
+    let failed = register.record(&[draft(&jti(2))], 7).unwrap_err();
+    let told = failed.problem().detail;
+    assert!(told.contains("may take effect"), "{told}");
+    let page = register.page(0, 1, 1).unwrap();
+    assert_eq!((page.events.len(), page.next), (1, 1));
+    assert!(page.checkpoint.starts_with("http://i/revocations\n1\n"));
+    drop(register);
+    disk.crash(CrashMode::KeepAll);
+    let (register, view) = open();
+    assert_eq!(view.after(), 2, "it takes effect");
+    assert_eq!(register.page(0, 2, 1).unwrap().events[1].revoked, jti(2));
 }

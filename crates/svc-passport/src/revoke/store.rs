@@ -1,9 +1,7 @@
 //! Durable storage of revocations and of the last key set: one SQLite file, or memory with amnesia on.
 
-use std::path::Path;
-
 use ron_auth::revocation_log;
-use ron_files::DiskRoom;
+use ron_files::{Dir, DiskRoom};
 use ron_kernel::DiskWatch;
 use ron_proto::passport::{Jwks, RevocationEvent};
 use ron_proto::{Problem, Timestamp};
@@ -47,6 +45,9 @@ static MIGRATIONS: [Migration; 1] = [Migration {
     ",
 }];
 
+/// Name of the database inside the data directory.
+const FILE_NAME: &str = "passport.db";
+
 /// The store of revocations; owned by the revoker thread after start.
 #[derive(Debug)]
 pub struct RevocationStore(Store);
@@ -88,15 +89,20 @@ impl StoreFailed {
         tracing::error!(service = "svc-passport", event = "store_failed", why = %self);
         match self {
             Self::Store(StoreError::NoRoom(full)) => Problem::unavailable(full.to_string(), 5),
+            // The rows may be on the disk; the next start completes what it finds there.
+            Self::Store(StoreError::Commit(_)) | Self::Log(_) => Problem::unavailable(
+                "the revocation store does not work; what was asked for may take effect when the service is restarted",
+                5,
+            ),
             _ => Problem::unavailable("the revocation store does not work; nothing was changed", 5),
         }
     }
 }
 
 impl RevocationStore {
-    /// Opens the store in a file.
-    pub fn open(path: &Path) -> Result<Self, StoreError> {
-        Store::open(path, &MIGRATIONS).map(Self)
+    /// Opens the store in a file of this directory.
+    pub fn open(home: &Dir) -> Result<Self, StoreError> {
+        Store::open_in(home, FILE_NAME, &MIGRATIONS).map(Self)
     }
 
     /// Opens a store in memory, for amnesia and tests.
@@ -298,6 +304,8 @@ fn read_row(r: &rusqlite::Row<'_>) -> Result<Row, StoreFailed> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     #[test]
@@ -333,8 +341,8 @@ mod tests {
     #[test]
     fn no_flipped_byte_changes_a_list_an_assertion_or_the_key_set() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("passport.db");
-        let store = RevocationStore::open(&path).unwrap();
+        let path = dir.path().join(FILE_NAME);
+        let store = RevocationStore::open(&Dir::os(dir.path())).unwrap();
         let used = (0..20).map(|n| UsedAssertion {
             client: "robot".to_owned(),
             jti: format!("assertion-{n}"),
@@ -347,7 +355,7 @@ mod tests {
         }
         store.keep_jwks(&Jwks::default()).unwrap();
         drop(store);
-        let open = |path: &Path| RevocationStore::open(path).map(|store| store.0);
+        let open = |path: &Path| Store::open(path, &MIGRATIONS);
         let (refused, _) = ron_service::store_trial::flip_bytes(&path, 31, open);
         assert!(refused > 100, "{refused}");
     }

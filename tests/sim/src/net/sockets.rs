@@ -150,6 +150,7 @@ impl Connection for End {
         let (from, to) = ends.ok_or(ErrorKind::BrokenPipe)?;
         let (fate, delay) = (weather.fate(bytes.len()), weather.delay(from, to));
         let (mut state, now) = self.net.now();
+        state.note_request(to, bytes);
         if state.pipes.get(&self.number).is_none_or(|own| own.reset) {
             return Err(ErrorKind::BrokenPipe.into());
         }

@@ -24,6 +24,7 @@ use ron_custody::store::{KeyStore, StoreError};
 use ron_custody::store::{OpRecord, OpRow, Pending};
 use ron_custody::store::{Order, PlanError};
 use ron_custody::{Cause, Refusal};
+use ron_files::Dir;
 use ron_http::Response;
 use ron_kernel::{Credit, Deadline, Receiver, ThreadCtx, reply};
 use ron_proto::kms::{CreateKey, PayloadPolicy};
@@ -52,6 +53,8 @@ pub struct Lifecycle {
     pub jobs: Receiver<StoreJob>,
     /// Where a failed store is shown.
     pub ready: ReadyBoard,
+    /// Directory of the log; `None` with amnesia on.
+    pub log_dir: Option<Dir>,
     /// Keys on whose scheduled change a device works, and until when it is not started again (Unix milliseconds).
     pub device_busy: BTreeMap<Kid, u64>,
     /// Keys that their device has just destroyed; emptied once the store has recorded it.
