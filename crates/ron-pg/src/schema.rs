@@ -34,6 +34,12 @@ impl LogUpkeep for Upkeep {
         self.forget_expired(deadline)?;
         Ok(ahead)
     }
+
+    fn remove(&mut self, deadline: Deadline) -> Result<(), StoreError> {
+        let mut session = self.open(deadline)?;
+        let drop = format!("DROP SCHEMA IF EXISTS {} CASCADE", self.options.schema);
+        transaction(&mut session, &[drop], deadline)
+    }
 }
 
 impl Upkeep {

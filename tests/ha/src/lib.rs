@@ -11,6 +11,7 @@ pub mod ledger;
 mod ledgers;
 pub mod log;
 pub mod memory;
+pub mod migrate;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 #[cfg(test)]
