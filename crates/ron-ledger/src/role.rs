@@ -36,6 +36,8 @@ pub struct Role {
     active: AtomicBool,
     /// URL of the node that writes, as the engine showed it last.
     holder: Snapshot<Option<String>>,
+    /// What a migration does with the log, if it has it.
+    transit: Snapshot<Option<String>>,
 }
 
 /// The name of a claimant: the node's URL, and what tells this start of its process from others.
@@ -49,6 +51,7 @@ impl Role {
             node: node.to_owned(),
             active: AtomicBool::new(false),
             holder: Snapshot::new(None),
+            transit: Snapshot::new(None),
         }
     }
 
@@ -72,16 +75,23 @@ impl Role {
         own
     }
 
+    /// Notes why the engine shows no holder, when a migration has the log.
+    pub(crate) fn set_transit(&self, why: Option<String>) {
+        self.transit.store(why);
+    }
+
     /// Why this node writes nothing, or `None` for the holder.
     pub(crate) fn closed(&self) -> Option<Closed> {
         if self.is_active() {
             return None;
         }
         let holder = self.holder.with(Clone::clone);
-        let holder = holder.filter(|url| *url != self.node);
-        let why = match &holder {
-            Some(url) => format!("a standby of {url}"),
-            None => "a standby, and no node is known to be active".to_owned(),
+        let transit = self.transit.with(Clone::clone);
+        let holder = holder.filter(|url| *url != self.node && transit.is_none());
+        let why = match (&holder, transit) {
+            (_, Some(why)) => format!("a standby: {why}"),
+            (Some(url), None) => format!("a standby of {url}"),
+            (None, None) => "a standby, and no node is known to be active".to_owned(),
         };
         let cause = ClosedCause::NotActive;
         let hint = cause.hint();
@@ -206,6 +216,10 @@ mod tests {
         let closed = role.closed().unwrap();
         assert_eq!(closed.active.as_deref(), Some("http://10.0.0.2:7460"));
         assert_eq!(closed.problem().code, "not_active");
+        role.set_transit(Some("it was moved to the files at a:/x".to_owned()));
+        let closed = role.closed().unwrap();
+        assert!(closed.detail.contains("moved to the files at a:/x"));
+        role.set_transit(None);
         assert!(role.see(&holder_name("http://10.0.0.1:7460", 4)));
         assert_eq!(role.closed().unwrap().active, None, "it is not active now");
         role.set_active(true);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use ron_kernel::{Deadline, Receiver, SharedClock};
 use ron_proto::Timestamp;
 use ron_tlog::append::EngineError as LogError;
-use ron_tlog::store::StoreError;
+use ron_tlog::store::{Refusal, StoreError};
 
 use crate::copies::{CopyError, Resolved};
 use crate::core::State;
@@ -28,6 +28,16 @@ pub(crate) struct Stop {
     /// The state of the gate from now on.
     pub gate: u8,
     pub why: String,
+}
+
+/// What a migration does with the log, if that is why its head is not shown.
+fn transit_of<T>(outcome: &Result<T, CopyError>) -> Option<String> {
+    match outcome {
+        Err(CopyError::Log(LogError::Store(StoreError::Refused(Refusal::Transit(why))))) => {
+            Some(why.clone())
+        }
+        _ => None,
+    }
 }
 
 /// What the writer knows beside the books.
@@ -140,12 +150,16 @@ impl Node {
         if self.claiming.is_none() && (silent || self.poll_at.expired()) {
             self.poll_at = Deadline::within(POLL);
             let seen = engine.log_head(by());
-            let Some(head) = self.judge(seen)? else {
-                return Ok(came);
-            };
-            // An earlier process of this node has ended: this one has its directory.
-            if self.role.see(&head.holder) || silent {
-                self.claiming = Some(head.epoch);
+            let transit = transit_of(&seen);
+            self.role.set_transit(transit.clone());
+            if transit.is_none() {
+                let Some(head) = self.judge(seen)? else {
+                    return Ok(came);
+                };
+                // An earlier process of this node has ended: this one has its directory.
+                if self.role.see(&head.holder) || silent {
+                    self.claiming = Some(head.epoch);
+                }
             }
             let what = self.role.closed();
             self.health

@@ -17,14 +17,14 @@ use crate::contract::soon;
 use crate::services::{Caller, private_dir, stop, try_start};
 
 /// The nodes' directories, a caller, and the database.
-struct Rig {
-    cluster: Cluster,
-    dirs: [TempDir; 2],
-    wallet: Caller,
+pub struct Rig {
+    pub cluster: Cluster,
+    pub dirs: [TempDir; 2],
+    pub wallet: Caller,
 }
 
 impl Rig {
-    fn new(cluster: Cluster) -> Self {
+    pub fn new(cluster: Cluster) -> Self {
         Self {
             cluster,
             dirs: [private_dir(), private_dir()],
@@ -37,29 +37,37 @@ impl Rig {
     }
 
     /// All nodes sign with the key of the first.
-    fn copy_key(&self, to: usize) {
+    pub fn copy_key(&self, to: usize) {
         fs::copy(self.key(0), self.key(to)).expect("a copy");
     }
 
-    fn try_start(&self, node: usize) -> Result<Running, String> {
+    pub fn try_start(&self, node: usize) -> Result<Running, String> {
         // A busy machine gives a sign of life late.
+        self.try_start_with(
+            node,
+            &format!(
+                "[log]\nurl = \"{}\"\nnode = \"http://node-{node}\"\n\
+                 commit_within = \"1s\"\ntakeover_after = \"10s\"\n",
+                self.cluster.primary.url()
+            ),
+        )
+    }
+
+    /// Starts a node whose log is where `log` says; without it in files.
+    pub fn try_start_with(&self, node: usize, log: &str) -> Result<Running, String> {
         try_start::<RonLedger>(&format!(
-            "data_dir = \"{}\"\n\
-             [log]\nurl = \"{}\"\nnode = \"http://node-{node}\"\n\
-             commit_within = \"1s\"\ntakeover_after = \"10s\"\n\
-             [ledger]\nprojection = false\n{}",
+            "data_dir = \"{}\"\n{log}[ledger]\nprojection = false\n{}",
             self.dirs[node].path().display(),
-            self.cluster.primary.url(),
             self.wallet
                 .principal(&["ledger:commit", "ledger:read", "ledger:audit"]),
         ))
     }
 
-    fn start(&self, node: usize) -> Running {
+    pub fn start(&self, node: usize) -> Running {
         self.try_start(node).expect("it starts")
     }
 
-    fn issue(&self, node: &Running, key: &str) -> Reply {
+    pub fn issue(&self, node: &Running, key: &str) -> Reply {
         let entry = json!({
             "kind": "issue", "tenant": "t", "principal": "p", "key": key,
             "to": "alice", "asset": "ron", "amount_minor": "5",
@@ -71,7 +79,7 @@ impl Rig {
     }
 
     /// Sends a request until it is done: the key makes that safe.
-    fn issue_in_the_end(&self, node: &Running, key: &str) {
+    pub fn issue_in_the_end(&self, node: &Running, key: &str) {
         wait_for("the issue is done", || self.issue(node, key).status == 200);
     }
 
@@ -84,12 +92,12 @@ impl Rig {
         (reply.status, code, active)
     }
 
-    fn head(&self, node: &Running) -> Value {
+    pub fn head(&self, node: &Running) -> Value {
         let reply = self.wallet.get(node, "/v1/ledger/head");
         serde_json::from_slice(&reply.body).expect("JSON")
     }
 
-    fn is_active(&self, node: &Running) -> bool {
+    pub fn is_active(&self, node: &Running) -> bool {
         self.head(node).get("closed").is_none()
     }
 }

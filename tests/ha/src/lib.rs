@@ -12,6 +12,8 @@ mod ledgers;
 pub mod log;
 pub mod memory;
 pub mod migrate;
+#[cfg(all(test, feature = "postgres"))]
+mod moves;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 #[cfg(test)]
