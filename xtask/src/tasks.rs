@@ -20,8 +20,9 @@ use crate::ui;
 /// Nothing but the libraries is built with these features.
 const DEVICES: &str = "-p ron-custody -p ron-kms --features pkcs11,tpm --lib -- tests::devices backend:: --test-threads 2";
 
-/// The unit tests of ron-pg, the contracts of a log's store and of records, and two wallets over one database.
-const HA: &str = "-p ron-pg -p ron-ha --features ron-ha/postgres --lib -- --test-threads 3";
+/// The unit tests of ron-pg, the contracts of a log's store and of records, services over one database, and the command that moves a
+/// ledger there.
+const HA: &str = "-p ron -p ron-pg -p ron-ha --features ron/postgres,ron-ha/postgres --lib --test migrate -- --test-threads 3";
 
 /// What a row of the table leaves out.
 const REST: Task = Task {
@@ -67,7 +68,7 @@ pub const TASKS: &[Task] = &[
     Task {
         name: "ha",
         group: Group::Step("logs and records in PostgreSQL"),
-        shows: "the contract of a log's store on a PostgreSQL primary with a synchronous standby: fencing, claims before reads, commits with a notice, a stopped standby, wrong settings, a failover that loses a provisional tail, ids that are used once; the contract of records on SQLite and PostgreSQL; two wallets that answer for each other's open keys",
+        shows: "the contract of a log's store on a PostgreSQL primary with a synchronous standby: fencing, claims before reads, commits with a notice, a stopped standby, wrong settings, a failover that loses a provisional tail, ids that are used once; the contract of records on SQLite and PostgreSQL; two wallets that answer for each other's open keys; a ledger that goes there and back",
         length: "1 min",
         run: Run::Crate(HA),
         ..REST
