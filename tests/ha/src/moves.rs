@@ -80,7 +80,7 @@ fn receipts(rig: &Rig, node: &Running, keys: usize) -> Vec<Vec<u8>> {
         let mut body = Vec::new();
         wait_for("a checkpoint covers the entry", || {
             let reply = rig.wallet.get(node, &path);
-            body = reply.body.to_vec();
+            body = reply.body;
             reply.status == 200
         });
         body

@@ -117,18 +117,16 @@ fn report(args: &MigrateArgs, data: &Path, moved: &Migrated, took: Duration) -> 
             data.display()
         );
     }
-    let seconds = took.as_secs_f64().max(0.001);
-    let rate = format!(
-        "{} leaves ({:.1} MiB) were copied and read back in {seconds:.1} s: {:.0} a second",
-        moved.sent,
-        moved.bytes as f64 / f64::from(1 << 20),
-        moved.sent as f64 / seconds
-    );
+    let (sent, mib) = (moved.sent, moved.bytes as f64 / f64::from(1 << 20));
     if args.rehearse {
-        return format!("rehearsed: {rate}; root {root}; nothing of it is left in the database");
+        let seconds = took.as_secs_f64().max(0.001);
+        return format!(
+            "rehearsed: {sent} leaves ({mib:.1} MiB), root {root}, were copied and read back in {seconds:.1} s: {:.0} a second; nothing of it is left in the database",
+            sent as f64 / seconds
+        );
     }
     format!(
-        "moved: {size} leaves, root {root}; {rate}\n{} is this node\'s copy now. Set these keys in its configuration and start it:\n\n[log]\nurl = \"{}\"\nschema = \"{}\"\ndurability = \"{}\"\nnode = \"https://HOST:7460\"   # under which clients reach this node",
+        "moved: {size} leaves, root {root}; {sent} of them ({mib:.1} MiB) were copied now\n{} is this node's copy from now on. Set these keys in its configuration and start it:\n\n[log]\nurl = \"{}\"\nschema = \"{}\"\ndurability = \"{}\"\nnode = \"https://HOST:7460\"   # under which clients reach this node",
         data.join("log").display(),
         args.to,
         args.schema,

@@ -135,15 +135,16 @@ fn load_meta(
     is_copy: bool,
 ) -> Result<Meta, OpenError> {
     match Meta::load(disk, dir)? {
-        Some(meta) if meta.is_copy() && !is_copy => Err(OpenError::Refused(format!(
-            "{} is a copy of a log that an engine keeps{}; configure the engine, or take the log back with `migrate --to files`",
-            dir.display(),
-            meta.copy_of
-                .iter()
-                .filter(|place| !place.is_empty())
-                .map(|place| format!(" at {place}"))
-                .collect::<String>()
-        ))),
+        Some(meta) if meta.is_copy() && !is_copy => {
+            let place = match meta.copy_of.as_deref() {
+                None | Some("") => String::new(),
+                Some(place) => format!(" at {place}"),
+            };
+            Err(OpenError::Refused(format!(
+                "{} is a copy of a log that an engine keeps{place}; configure the engine, or take the log back with `migrate --to files`",
+                dir.display()
+            )))
+        }
         Some(meta) if !meta.is_copy() && is_copy => Err(OpenError::Refused(format!(
             "{} holds a log of its own, which is not in the engine; move it there with `migrate`, or name another directory",
             dir.display()
