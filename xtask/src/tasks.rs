@@ -20,8 +20,9 @@ use crate::ui;
 /// Nothing but the libraries is built with these features.
 const DEVICES: &str = "-p ron-custody -p ron-kms --features pkcs11,tpm --lib -- tests::devices backend:: --test-threads 2";
 
-/// The unit tests of ron-pg, and all of ron-ha: contracts of a log's store and of records, the model of the protocol, and services over one database.
-const HA: &str = "-p ron-pg -p ron-ha --features ron-ha/postgres --lib -- --test-threads 3";
+/// The unit tests of ron-pg, all of ron-ha (contracts of a log's store and of records, the model of the protocol, services over one database), and
+/// the command that moves a ledger there.
+const HA: &str = "-p ron -p ron-pg -p ron-ha --features ron/postgres,ron-ha/postgres --lib --test migrate -- --test-threads 3";
 const TAKEOVER: &str = "-p ron-ha --features postgres --test takeover -- --nocapture";
 
 /// What a row of the table leaves out.
@@ -68,7 +69,7 @@ pub const TASKS: &[Task] = &[
     Task {
         name: "ha",
         group: Group::Step("logs and records in PostgreSQL"),
-        shows: "the contract of a log's store on a PostgreSQL primary with a synchronous standby: fencing, claims before reads, commits with a notice, a stopped standby, wrong settings, a failover that loses a provisional tail, ids that are used once; a log and a ledger's books of two nodes in an engine, under faults; the model of their protocol, with mutants; two ledgers that follow and take over; the contract of records on SQLite and PostgreSQL; two wallets that answer for each other's open keys",
+        shows: "the contract of a log's store on a PostgreSQL primary with a synchronous standby: fencing, claims before reads, commits with a notice, a stopped standby, wrong settings, a failover that loses a provisional tail, ids that are used once; a log and a ledger's books of two nodes in an engine, under faults; the model of their protocol, with mutants; two ledgers that follow and take over, with a witness; the contract of records on SQLite and PostgreSQL; two wallets that answer for each other's open keys; a ledger that goes there and back",
         length: "2 min",
         run: Run::Crate(HA),
         ..REST

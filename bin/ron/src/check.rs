@@ -280,7 +280,7 @@ pub fn run_dirs(layout: &Layout) -> Result<Vec<PathBuf>, String> {
     Ok(found)
 }
 
-fn bar(what: &'static str) -> ProgressBar {
+pub fn bar(what: &'static str) -> ProgressBar {
     let bar = ProgressBar::new(0);
     if let Ok(style) = ProgressStyle::with_template("{msg:>12} {wide_bar} {pos}/{len} {eta}") {
         bar.set_style(style);
@@ -289,7 +289,7 @@ fn bar(what: &'static str) -> ProgressBar {
     bar
 }
 
-fn show(bar: &ProgressBar, done: u64, total: u64) {
+pub fn show(bar: &ProgressBar, done: u64, total: u64) {
     bar.set_length(total);
     bar.set_position(done);
 }

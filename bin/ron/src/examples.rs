@@ -98,6 +98,10 @@ const EXAMPLES: &[(&str, &str)] = &[
         "ron ledger erase tx_0000000000000011c2b4f0a97d3e5568 --reason 'request of 2026-05-04'",
     ),
     (
+        "ledger migrate",
+        "ron ledger migrate --to postgresql://ron_ledger@10.0.0.11,10.0.0.12/ron?target_session_attrs=read-write --rehearse\nron ledger migrate --to postgresql://ron_ledger@10.0.0.11,10.0.0.12/ron?target_session_attrs=read-write\nron ledger migrate --to files --from postgresql://ron_ledger@10.0.0.11,10.0.0.12/ron",
+    ),
+    (
         "receipt verify",
         "ron receipt verify order-17.receipt.json\nron receipt verify order-17.receipt.json --vkey ron-ledger.example/log+1234abcd+AQ... --policy witnesses.txt",
     ),

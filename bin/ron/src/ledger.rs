@@ -1,6 +1,6 @@
 //! `ron ledger`: offline tools for the ledger's log. `verify` proves it, `stat` and `export` show
-//! its content, `backup` and `restore` copy it, `import` fills it, `erase` removes texts. `restore`,
-//! `import` and `erase` take the lock of the data directory; the others work beside a running ledger.
+//! its content, `backup` and `restore` copy it, `import` fills it, `erase` removes texts, `migrate` moves it. `restore`,
+//! `import`, `erase` and the end of `migrate` take the lock of the data directory; the others work beside a running ledger.
 
 use std::collections::BTreeMap;
 use std::io::{BufWriter, Write};
@@ -18,13 +18,15 @@ use ron_tlog::note::VerifierKey;
 use serde_json::json;
 
 use self::import::ImportArgs;
+use self::migrate::MigrateArgs;
 use crate::check::{self, LogArgs, LogCommand, LogPlace};
 use crate::layout::Layout;
 use crate::verifiers;
 
 mod import;
+mod migrate;
 
-/// Verify, inspect, back up and restore the ledger; import entries, erase texts.
+/// Verify, inspect, back up and restore the ledger; import entries, erase texts, move it to a database.
 #[derive(Args)]
 pub struct LedgerArgs {
     #[command(subcommand)]
@@ -81,6 +83,16 @@ enum Command {
         #[arg(long)]
         data_dir: Option<PathBuf>,
     },
+    /// Move the ledger from files to PostgreSQL, or back. No entry is written: roots, receipts and
+    /// checkpoints stay valid. On the way there the ledger runs until the command asks for its end; on
+    /// the way back it must not be running. Either side is what it was until the last step, so an
+    /// interrupted command is run again with --resume. Needs a build with the feature `postgres`.
+    Migrate {
+        #[command(flatten)]
+        migrate: MigrateArgs,
+        #[command(flatten)]
+        place: LogPlace,
+    },
     /// Verify a backup and make it the ledger of a data directory that has none. The ledger must
     /// not be running.
     Restore {
@@ -112,6 +124,10 @@ pub fn run(args: LedgerArgs) -> Result<(), String> {
         Command::Import { import, place } => {
             let (log, vkey) = resolve(&place)?;
             import::run(&import, &data_of(&log), &vkey)
+        }
+        Command::Migrate { migrate, place } => {
+            let (log, vkey) = resolve(&place)?;
+            migrate::run(&migrate, &data_of(&log), &vkey)
         }
         Command::Erase {
             txid,

@@ -11,7 +11,7 @@
 //! The modules: `core` (pure state machine, leaves and private records), `replay` (decides leaves again),
 //! `wire` and `answers` (the core's types and those of the API), `originals` (what reversals move), `store` (snapshots, key index), `engine`
 //! (all of these without threads), `journal` (files, or an engine that two hosts share), `copies` (a node of a shared log), `role` (holder or standby), `writer`, `ledger` (the handle), `feed`, `projection`, `trial`
-//! (trial balances), `verify` and `reversals` (offline), `api`, `boot`, `settings`.
+//! (trial balances), `verify` and `reversals` (offline), `migrate` (from files to an engine and back), `api`, `boot`, `settings`.
 //!
 //! **Invariant:** one thread changes state; what it answers is durable; readers never see more than
 //! that.
@@ -50,6 +50,7 @@ pub mod import;
 mod journal;
 pub mod ledger;
 pub mod metrics;
+pub mod migrate;
 mod node;
 mod originals;
 pub mod projection;

@@ -91,7 +91,7 @@ pub(crate) fn sessions(
         home.path().display()
     );
     match made.and_then(|()| sessions.batches.head(by)) {
-        Ok(head) if head.size == 0 => Ok(Some(sessions)),
+        Ok(head) if head.size == 0 && head.transit().is_none() => Ok(Some(sessions)),
         Ok(_) => Err(StartError::io(
             "note.key is missing, and the log exists",
             hint,

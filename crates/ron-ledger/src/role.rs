@@ -41,6 +41,8 @@ pub struct Role {
     holder: Snapshot<Option<String>>,
     /// What operators see of it.
     pub(crate) shown: Arc<LogNode>,
+    /// What a migration does with the log, if it has it.
+    transit: Snapshot<Option<String>>,
 }
 
 /// The name of a claimant: the node's URL, and what tells this start of its process from others.
@@ -55,6 +57,7 @@ impl Role {
             active: AtomicBool::new(false),
             holder: Snapshot::new(None),
             shown: LogNode::new(registry, node),
+            transit: Snapshot::new(None),
         }
     }
 
@@ -80,21 +83,26 @@ impl Role {
         own
     }
 
+    /// Notes why the engine shows no holder, when a migration has the log.
+    pub(crate) fn set_transit(&self, why: Option<String>) {
+        self.transit.store(why);
+    }
+
     /// What this node is while it is not active.
     pub(crate) fn standing(&self) -> String {
-        match self.other() {
-            Some(url) => format!("this node of the ledger is a standby of {url}"),
-            None => {
-                "this node of the ledger is a standby, and no node is known to be active".to_owned()
-            }
-        }
+        let what = match (self.other(), self.transit.with(Clone::clone)) {
+            (_, Some(why)) => format!("a standby: {why}"),
+            (Some(url), None) => format!("a standby of {url}"),
+            (None, None) => "a standby, and no node is known to be active".to_owned(),
+        };
+        format!("this node of the ledger is {what}")
     }
 
     /// URL of the node that writes, if that is known to be another.
     fn other(&self) -> Option<String> {
-        self.holder
-            .with(Clone::clone)
-            .filter(|url| *url != self.node)
+        let is_moved = self.transit.with(Option::is_some);
+        let holder = self.holder.with(Clone::clone);
+        holder.filter(|url| *url != self.node && !is_moved)
     }
 
     /// Why this node writes nothing, or `None` for the holder.
@@ -239,6 +247,10 @@ mod tests {
         let closed = role.closed().unwrap();
         assert_eq!(closed.active.as_deref(), Some("http://10.0.0.2:7460"));
         assert_eq!(closed.problem().code, "not_active");
+        role.set_transit(Some("it was moved to the files at a:/x".to_owned()));
+        let closed = role.closed().unwrap();
+        assert!(closed.detail.contains("moved to the files at a:/x"));
+        role.set_transit(None);
         assert!(role.see(&held_by("http://10.0.0.1:7460"), 0));
         assert_eq!(role.closed().unwrap().active, None, "it is not active now");
         role.set_active(true);

@@ -9,7 +9,7 @@ use ron_proto::Timestamp;
 use ron_service::log_host::cosign::Witnesses;
 use ron_tlog::append::EngineError as LogError;
 use ron_tlog::checkpoint::Checkpoint;
-use ron_tlog::store::StoreError;
+use ron_tlog::store::{Refusal, StoreError};
 
 use crate::copies::{CopyError, Resolved};
 use crate::core::State;
@@ -39,6 +39,16 @@ pub struct NodeParts {
     pub claims: Receiver<()>,
     /// Asked for their heads at a takeover; `None` when the ledger has none.
     pub witnesses: Option<Witnesses>,
+}
+
+/// What a migration does with the log, if that is why its head is not shown.
+fn transit_of<T>(outcome: &Result<T, CopyError>) -> Option<String> {
+    match outcome {
+        Err(CopyError::Log(LogError::Store(StoreError::Refused(Refusal::Transit(why))))) => {
+            Some(why.clone())
+        }
+        _ => None,
+    }
 }
 
 /// What the writer knows beside the books.
@@ -155,16 +165,17 @@ impl Node {
         if self.claiming.is_none() && (silent || self.poll_at.expired()) {
             self.poll_at = Deadline::within(POLL);
             let seen = engine.log_head(by());
-            let Some(head) = self.judge(seen)? else {
-                return Ok(came);
-            };
-            // An earlier process of this node has ended: this one has its directory.
-            if self
-                .role
-                .see(&head, engine.shared().reader().size_durable())
-                || silent
-            {
-                self.claiming = Some((head.epoch, self.witnessed()));
+            let transit = transit_of(&seen);
+            self.role.set_transit(transit.clone());
+            if transit.is_none() {
+                let Some(head) = self.judge(seen)? else {
+                    return Ok(came);
+                };
+                let size = engine.shared().reader().size_durable();
+                // An earlier process of this node has ended: this one has its directory.
+                if self.role.see(&head, size) || silent {
+                    self.claiming = Some((head.epoch, self.witnessed()));
+                }
             }
             self.health.standby(Some(&self.role.standing()));
         }

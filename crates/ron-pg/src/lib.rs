@@ -7,7 +7,7 @@
 //!  connection  one session: connect, query, wait for the answer, each until a deadline
 //!  session     the rules under which a session may write, and what an error means
 //!  schema      tables, partitions ahead of need, expired ids
-//!  log_store   ron_tlog's LogStore
+//!  log_store   ron_tlog's LogStore, by statements
 //!  log_beat    ron_tlog's LogBeat
 //! ```
 //!
@@ -24,6 +24,7 @@ mod log_beat;
 mod log_store;
 mod schema;
 mod session;
+mod statements;
 mod sys;
 
 pub use connection::{Cell, Connection, Notice, Param, PgError, Rows, Waiter};

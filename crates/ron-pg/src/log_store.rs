@@ -11,6 +11,7 @@ use ron_tlog::tree::Hash;
 
 use crate::connection::{Param, PgError, Rows, Waiter};
 use crate::session::{Commits, PgLogOptions, Session, of_read, of_write};
+use crate::statements::Statements;
 
 /// Batches that one read looks at, at most.
 const READ_BATCHES: i64 = 1_024;
@@ -36,75 +37,6 @@ pub struct PgLogStore {
     unresolved: bool,
     claim: Option<PendingClaim>,
     sql: Statements,
-}
-
-/// The statements with the schema in its place.
-struct Statements {
-    head: String,
-    claim: String,
-    append_owned: String,
-    append_shared: String,
-    take_ids: String,
-    stored_ids: String,
-    read: String,
-    put_checkpoint: String,
-    checkpoint: String,
-}
-
-impl Statements {
-    fn of(schema: &str) -> Self {
-        let s = schema;
-        let append = format!(
-            "WITH f AS (UPDATE {s}.log_head SET size = size + $3, root = $4 \
-             WHERE log = $1 AND size = $2 AND root = $6 OTHER RETURNING epoch) \
-             INSERT INTO {s}.log_batch (log, first, n, epoch, before, root, frame) \
-             SELECT $1, $2, $3, f.epoch, $6, $4, $5 FROM f"
-        );
-        Self {
-            head: format!("SELECT size, root, epoch, holder FROM {s}.log_head WHERE log = $1"),
-            // The newest epoch exactly: a claim that arrives late changes nothing.
-            claim: format!(
-                "UPDATE {s}.log_head SET epoch = epoch + 1, holder = $3 \
-                 WHERE log = $1 AND epoch = $2 RETURNING size, root, epoch, holder"
-            ),
-            append_owned: append.replace("OTHER", "AND epoch = $7"),
-            append_shared: append.replace("OTHER", ""),
-            // In the order given, so that nodes that take the same ids wait in the same order.
-            take_ids: format!(
-                "INSERT INTO {s}.log_unique (scope, key, body_hash, answer, expires) \
-                 SELECT u.scope, u.key, u.body_hash, u.answer, now() + $5 * interval '1 ms' \
-                 FROM unnest($1::text[], $2::text[], $3::bytea[], $4::bytea[]) \
-                 WITH ORDINALITY AS u (scope, key, body_hash, answer, n) ORDER BY u.n \
-                 ON CONFLICT DO NOTHING RETURNING scope, key"
-            ),
-            stored_ids: format!(
-                "SELECT u.n, k.body_hash, k.answer FROM {s}.log_unique k \
-                 JOIN unnest($1::text[], $2::text[]) WITH ORDINALITY AS u (scope, key, n) \
-                 ON k.scope = u.scope AND k.key = u.key ORDER BY u.n"
-            ),
-            // The lengths first, which need no frame to be read.
-            read: format!(
-                "SELECT first, n, epoch, root, frame, before FROM {s}.log_batch \
-                 WHERE log = $1 AND first >= $2 AND first <= ( \
-                 SELECT max(first) FROM ( \
-                 SELECT first, sum(bytes) OVER (ORDER BY first) AS total, min(first) OVER () AS start \
-                 FROM (SELECT first, octet_length(frame) AS bytes FROM {s}.log_batch \
-                 WHERE log = $1 AND first >= $2 ORDER BY first LIMIT $4) b) c \
-                 WHERE total <= $3 OR first = start) ORDER BY first"
-            ),
-            // The lock makes the comparison of the epoch hold until the commit.
-            put_checkpoint: format!(
-                "WITH h AS (SELECT epoch FROM {s}.log_head \
-                 WHERE log = $1 AND size >= $2 AND ($3 < 0 OR epoch = $3) FOR SHARE) \
-                 INSERT INTO {s}.log_checkpoint (log, size, epoch, note) \
-                 SELECT $1, $2, h.epoch, $4 FROM h \
-                 ON CONFLICT (log, size) DO UPDATE SET epoch = EXCLUDED.epoch, note = EXCLUDED.note"
-            ),
-            checkpoint: format!(
-                "SELECT size, note FROM {s}.log_checkpoint WHERE log = $1 ORDER BY size DESC LIMIT 1"
-            ),
-        }
-    }
 }
 
 impl PgLogStore {
@@ -375,15 +307,6 @@ impl PgLogStore {
     }
 }
 
-impl Statements {
-    fn append(&self, writer: Writer) -> &str {
-        match writer {
-            Writer::Owner { .. } => &self.append_owned,
-            Writer::Shared => &self.append_shared,
-        }
-    }
-}
-
 fn append_params<'a>(log: &'a str, writer: Writer, batch: &'a Batch) -> Vec<Param<'a>> {
     let place = &batch.place;
     let mut params = vec![
@@ -492,6 +415,53 @@ impl LogStore for PgLogStore {
         };
         self.unresolved |= is_owner && matches!(outcome, Err(StoreError::Unknown(_)));
         outcome
+    }
+
+    fn append_run(
+        &mut self,
+        epoch: u64,
+        run: &[Batch],
+        deadline: Deadline,
+    ) -> Result<(), StoreError> {
+        if self.unresolved || self.claim.is_some() {
+            return Err(Refusal::Unresolved.into());
+        }
+        let (Some(first), Some(last)) = (run.first(), run.last()) else {
+            return Ok(());
+        };
+        let (first, last) = (first.place, last.place);
+        let each = |number: fn(&Place) -> String| -> Vec<String> {
+            run.iter().map(|batch| number(&batch.place)).collect()
+        };
+        let (firsts, counts) = (
+            each(|place| place.first.to_string()),
+            each(|place| place.count.to_string()),
+        );
+        let firsts: Vec<&str> = firsts.iter().map(String::as_str).collect();
+        let counts: Vec<&str> = counts.iter().map(String::as_str).collect();
+        let befores: Vec<&[u8]> = run.iter().map(|b| b.place.before.as_slice()).collect();
+        let roots: Vec<&[u8]> = run.iter().map(|b| b.place.root.as_slice()).collect();
+        let frames: Vec<&[u8]> = run.iter().map(|b| b.frame.as_slice()).collect();
+        let log = self.options.log.clone();
+        let params = [
+            Param::Text(&log),
+            Param::Int8(first.first as i64),
+            Param::Int8(last.end() as i64),
+            Param::Bytes(&last.root),
+            Param::Bytes(&first.before),
+            Param::Int8(epoch as i64),
+            Param::Texts(&firsts),
+            Param::Texts(&counts),
+            Param::BytesList(&befores),
+            Param::BytesList(&roots),
+            Param::BytesList(&frames),
+        ];
+        let written = self.write(|sql| &sql.append_run, &params, deadline);
+        self.unresolved |= matches!(written, Err(StoreError::Unknown(_)));
+        match written?.changed() {
+            0 => Err(StoreError::Fenced),
+            _ => Ok(()),
+        }
     }
 
     fn read_from(

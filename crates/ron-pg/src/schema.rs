@@ -37,6 +37,12 @@ impl LogUpkeep for Upkeep {
             ..self.state(deadline)?
         })
     }
+
+    fn remove(&mut self, deadline: Deadline) -> Result<(), StoreError> {
+        let mut session = self.open(deadline)?;
+        let drop = format!("DROP SCHEMA IF EXISTS {} CASCADE", self.options.schema);
+        transaction(&mut session, &[drop], deadline)
+    }
 }
 
 impl Upkeep {

@@ -38,6 +38,13 @@ impl DataDir {
 
     /// Creates the directory if needed and locks it.
     pub fn at(dir: Dir) -> Result<Self, StartError> {
+        Self::try_at(dir)?.map_err(|why| {
+            StartError::io(why, "stop that process, or give this one another data_dir")
+        })
+    }
+
+    /// As [`DataDir::at`], with a directory that another process uses as an outcome of its own, which says by which.
+    pub fn try_at(dir: Dir) -> Result<Result<Self, String>, StartError> {
         let shown = dir.path().display();
         let fail = |error: io::Error| {
             StartError::io(
@@ -60,13 +67,11 @@ impl DataDir {
             tracing::warn!(event = "data_dir_tightened", mode);
         }
         let Some(lock) = dir.disk().lock(&dir.file(LOCK)).map_err(fail)? else {
-            return Err(StartError::io(
-                format!("data directory {shown} is in use by {}", holder(&dir)),
-                "stop that process, or give this one another data_dir",
-            ));
+            let by = holder(&dir);
+            return Ok(Err(format!("data directory {shown} is in use by {by}")));
         };
         note_holder(&dir).map_err(fail)?;
-        Ok(Self { dir, _lock: lock })
+        Ok(Ok(Self { dir, _lock: lock }))
     }
 
     pub const fn dir(&self) -> &Dir {

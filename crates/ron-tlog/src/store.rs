@@ -58,6 +58,57 @@ pub struct Head {
     pub holder: String,
 }
 
+/// What a migration does with a log. It is the name of the log's holder, so that the epoch fences: no node claims such a log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Transit {
+    /// Batches come in from the files at this place, which still are the log.
+    Filling(String),
+    /// The log is in the files at this place, or is about to be.
+    Moved(String),
+}
+
+const FILLING: &str = "filling:";
+const MOVED: &str = "moved:";
+
+impl Transit {
+    /// The name of the holder; `run` tells a start of the migration from others.
+    pub fn holder(&self, run: u64) -> String {
+        let (kind, place) = match self {
+            Self::Filling(place) => (FILLING, place),
+            Self::Moved(place) => (MOVED, place),
+        };
+        format!("{kind}{place}#{run:016x}")
+    }
+}
+
+impl std::fmt::Display for Transit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Filling(place) => write!(
+                f,
+                "it is being filled from the files at {place}, which still are the log; end that with `migrate --resume` there"
+            ),
+            Self::Moved(place) => write!(
+                f,
+                "it was moved to the files at {place}; use it there, or move it here again with `migrate`"
+            ),
+        }
+    }
+}
+
+impl Head {
+    /// What a migration does with the log; `None` when nodes may claim it.
+    pub fn transit(&self) -> Option<Transit> {
+        let place = |kind| {
+            let named = self.holder.strip_prefix(kind)?;
+            let (place, _) = named.rsplit_once('#').unwrap_or((named, ""));
+            Some(place.to_owned())
+        };
+        let filling = place(FILLING).map(Transit::Filling);
+        filling.or_else(|| place(MOVED).map(Transit::Moved))
+    }
+}
+
 /// By which right a batch is appended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Writer {
@@ -127,6 +178,9 @@ pub enum Refusal {
     /// An earlier append or claim of this store is unknown: resolve it first.
     #[error("an earlier write of this store has no known outcome yet")]
     Unresolved,
+    /// A migration has the log.
+    #[error("the log in the engine is not in use: {0}")]
+    Transit(String),
     /// The request cannot be carried out as it is.
     #[error("the engine rejects the request: {0}")]
     Rejected(String),
@@ -191,6 +245,15 @@ pub trait LogStore: Send {
         batch: &mut MakeBatch<'_>,
         deadline: Deadline,
     ) -> Result<Appended, StoreError>;
+
+    /// Appends batches that follow each other, all or none, in one transaction: what a migration has many of. Its outcomes are
+    /// those of an append of an owner whose place is all of theirs, and it is resolved by that place.
+    fn append_run(
+        &mut self,
+        epoch: u64,
+        run: &[Batch],
+        deadline: Deadline,
+    ) -> Result<(), StoreError>;
 
     /// Batches in order, the first of which begins at `first`, as many as fit `bytes_max`, and at
     /// least one if there is one. Empty at the end of the log. Provisional: a batch that was read
@@ -391,6 +454,10 @@ pub trait LogUpkeep: Send {
 
     /// Makes room ahead of need, removes what has expired, and looks at the engine.
     fn tend(&mut self, deadline: Deadline) -> Result<EngineState, StoreError>;
+
+    /// Removes everything that `install` made, with all that is in it; nothing when it is not there. Only for a rehearsal, which has
+    /// a place of its own.
+    fn remove(&mut self, deadline: Deadline) -> Result<(), StoreError>;
 }
 
 /// What an operator has to know of an engine.
@@ -456,6 +523,26 @@ mod tests {
             head(12, 7),
         ] {
             assert!(matches!(done(lost), Err(StoreError::Lost(_))));
+        }
+    }
+
+    #[test]
+    fn a_migration_is_read_from_the_holders_name() {
+        let held = |holder: &str| {
+            let holder = holder.to_owned();
+            Head {
+                holder,
+                ..head(1, 1)
+            }
+        };
+        for transit in [
+            Transit::Filling("a:/x".into()),
+            Transit::Moved("b:/y#z".into()),
+        ] {
+            assert_eq!(held(&transit.holder(7)).transit(), Some(transit));
+        }
+        for holder in ["", "http://10.0.0.1:7460#0000000000000007", "migrated-7"] {
+            assert_eq!(held(holder).transit(), None);
         }
     }
 

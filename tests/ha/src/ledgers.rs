@@ -20,8 +20,8 @@ use crate::services::{Caller, private_dir, stop, try_start};
 /// The nodes' directories, a caller, and the database.
 pub struct Rig {
     pub cluster: Cluster,
-    dirs: [TempDir; 2],
-    wallet: Caller,
+    pub dirs: [TempDir; 2],
+    pub wallet: Caller,
     /// More lines of the nodes' configuration.
     pub more: String,
 }
@@ -45,15 +45,23 @@ impl Rig {
         fs::copy(self.key(0), self.key(to)).expect("a copy");
     }
 
-    fn try_start(&self, node: usize) -> Result<Running, String> {
+    pub fn try_start(&self, node: usize) -> Result<Running, String> {
         // A busy machine gives a sign of life late.
+        self.try_start_with(
+            node,
+            &format!(
+                "[log]\nurl = \"{}\"\nnode = \"http://node-{node}\"\n\
+                 commit_within = \"1s\"\ntakeover_after = \"10s\"\n",
+                self.cluster.primary.url()
+            ),
+        )
+    }
+
+    /// Starts a node whose log is where `log` says; without it in files.
+    pub fn try_start_with(&self, node: usize, log: &str) -> Result<Running, String> {
         try_start::<RonLedger>(&format!(
-            "data_dir = \"{}\"\n\
-             [log]\nurl = \"{}\"\nnode = \"http://node-{node}\"\n\
-             commit_within = \"1s\"\ntakeover_after = \"10s\"\n\
-             [ledger]\nprojection = false\n{}{}",
+            "data_dir = \"{}\"\n{log}[ledger]\nprojection = false\n{}{}",
             self.dirs[node].path().display(),
-            self.cluster.primary.url(),
             self.more,
             self.wallet
                 .principal(&["ledger:commit", "ledger:read", "ledger:audit"]),

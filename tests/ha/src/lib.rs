@@ -13,6 +13,9 @@ pub mod ledger;
 mod ledgers;
 pub mod log;
 pub mod memory;
+pub mod migrate;
+#[cfg(all(test, feature = "postgres"))]
+mod moves;
 #[cfg(feature = "postgres")]
 pub mod patroni;
 #[cfg(feature = "postgres")]

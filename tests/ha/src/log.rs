@@ -15,7 +15,7 @@ use crate::contract::{Rig, Rule, soon};
 const ORIGIN: &str = "log.example/ha";
 
 /// A log of short segments.
-fn options() -> LogOptions {
+pub fn options() -> LogOptions {
     let verifier = signer().verifier().clone();
     LogOptions {
         segment_entries: 256,
@@ -24,16 +24,16 @@ fn options() -> LogOptions {
     }
 }
 
-fn signer() -> Ed25519NoteSigner {
+pub fn signer() -> Ed25519NoteSigner {
     Ed25519NoteSigner::new(ORIGIN, Ed25519Key::from_seed(&[42; 32])).unwrap()
 }
 
-fn dir() -> &'static Path {
+pub fn dir() -> &'static Path {
     Path::new("/copy")
 }
 
 /// A node: its name, its disk, and its session.
-fn node<R: Rig>(rig: &R, disk: &SimDisk, log: &str, holder: &str) -> EngineLog
+pub fn node<R: Rig>(rig: &R, disk: &SimDisk, log: &str, holder: &str) -> EngineLog
 where
     R::Store: 'static,
 {
@@ -59,12 +59,12 @@ fn try_take_over(node: &mut EngineLog) -> Result<(), EngineError> {
     }
 }
 
-fn take_over(node: &mut EngineLog) {
+pub fn take_over(node: &mut EngineLog) {
     try_take_over(node).unwrap();
 }
 
 /// Reads on until the end.
-fn catch_up(node: &mut EngineLog) -> Result<(), EngineError> {
+pub fn catch_up(node: &mut EngineLog) -> Result<(), EngineError> {
     while !node.follow(soon())?.is_empty() {}
     Ok(())
 }
@@ -76,7 +76,7 @@ fn catch_up_signed(node: &mut EngineLog) {
 }
 
 /// All leaves that a node has.
-fn leaves(node: &EngineLog) -> Vec<String> {
+pub fn leaves(node: &EngineLog) -> Vec<String> {
     let reader = node.reader();
     let mut leaves = Vec::new();
     let visit = |_, leaf: &[u8]| {

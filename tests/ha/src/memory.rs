@@ -84,6 +84,7 @@ enum Op {
     Create,
     Claim { seen: u64, holder: String },
     Append(Writer, Vec<Once>, Batch),
+    Run(u64, Vec<Batch>),
     Checkpoint(Writer, u64, String),
     Ids(Vec<Once>),
     Beat,
@@ -151,6 +152,23 @@ impl View {
                 });
                 self.take(ids);
             }
+            Op::Run(epoch, run) => {
+                let place = run[0].place;
+                let writer = Writer::Owner { epoch: *epoch };
+                if is_past(&writer) && defect != Defect::IgnoresEpoch
+                    || state.size != place.first && defect != Defect::IgnoresSize
+                    || state.root != place.before && defect != Defect::IgnoresRoot
+                {
+                    return Err(StoreError::Fenced);
+                }
+                for batch in run {
+                    (state.size, state.root) = (batch.place.end(), batch.place.root);
+                    state.batches.push(StoredBatch {
+                        batch: batch.clone(),
+                        epoch: *epoch,
+                    });
+                }
+            }
             Op::Checkpoint(writer, size, note) => {
                 if is_past(writer) && defect != Defect::CheckpointsOfThePast || *size > state.size {
                     return Err(StoreError::Fenced);
@@ -183,7 +201,8 @@ struct State {
     /// Outcomes of waiting writes that were carried out.
     ended: BTreeMap<u64, Result<Head, StoreError>>,
     next_ticket: u64,
-    faults: VecDeque<Fault>,
+    /// How the next writes end; `None` as they do without a fault.
+    faults: VecDeque<Option<Fault>>,
     /// Number of reads until one is refused.
     reads: Option<usize>,
     has_standby: bool,
@@ -228,7 +247,7 @@ impl State {
     /// A write. A ticket comes with an unknown outcome that may still be waited for.
     fn write(&mut self, log: &str, op: Op) -> Result<(), (StoreError, Option<u64>)> {
         let unknown = || StoreError::Unknown("as the test wants it".into());
-        match self.faults.pop_front() {
+        match self.faults.pop_front().flatten() {
             Some(Fault::Refused) => {
                 return Err((
                     Refusal::Unavailable("as the test wants it".into()).into(),
@@ -301,7 +320,19 @@ impl MemoryEngine {
 
     /// The next write ends so.
     pub fn fail_next(&self, fault: Fault) {
-        self.state().faults.push_back(fault);
+        self.state().faults.push_back(Some(fault));
+    }
+
+    /// The `n`-th write from now on ends so.
+    pub fn fail_write(&self, n: usize, fault: Fault) {
+        let mut state = self.state();
+        state.faults.extend((1..n).map(|_| None));
+        state.faults.push_back(Some(fault));
+    }
+
+    /// Whether a fault was not reached yet.
+    pub fn has_faults(&self) -> bool {
+        !self.state().faults.is_empty()
     }
 
     /// The next `n` reads give one batch each, and the one after them is refused.
@@ -528,6 +559,20 @@ impl LogStore for MemoryStore {
             Ok(()) => {}
         }
         Ok(Appended { place, repeats })
+    }
+
+    fn append_run(
+        &mut self,
+        epoch: u64,
+        run: &[Batch],
+        _deadline: Deadline,
+    ) -> Result<(), StoreError> {
+        if self.unresolved || self.claim.is_some() {
+            return Err(Refusal::Unresolved.into());
+        }
+        let outcome = self.write(Op::Run(epoch, run.to_vec()));
+        self.unresolved |= matches!(outcome, Err(StoreError::Unknown(_)));
+        outcome
     }
 
     fn read_from(

@@ -79,7 +79,7 @@ impl Scan {
     }
 }
 
-pub(super) fn damaged(index: u64, why: impl Into<String>) -> OpenError {
+pub(crate) fn damaged(index: u64, why: impl Into<String>) -> OpenError {
     OpenError::Damaged {
         index,
         why: why.into(),
@@ -177,7 +177,7 @@ impl Opening<'_> {
 
     /// The state of a log without entries and files.
     fn begin(&mut self) -> Result<Built, OpenError> {
-        if self.covered() > 0 && !self.meta.copy {
+        if self.covered() > 0 && !self.meta.is_copy() {
             let name = segment_name(0);
             let why = format!("the segment file {name} is missing, a checkpoint covers it");
             return Err(damaged(0, why));
@@ -268,7 +268,11 @@ impl Opening<'_> {
                 "the segment was written after other entries",
             ));
         }
-        let covered = if self.meta.copy { 0 } else { self.covered() };
+        let covered = if self.meta.is_copy() {
+            0
+        } else {
+            self.covered()
+        };
         self.check_published(header.checkpoint_size, header.first)?;
         let file = Arc::clone(&scan.filling.segment.file);
         let path = self.dir.join(segment_name(header.number));
@@ -320,7 +324,7 @@ impl Opening<'_> {
     /// entries) when it was written. The headers of a copy are those of whichever node wrote the batch.
     fn check_published(&self, noted: u64, index: u64) -> Result<(), OpenError> {
         let published = self.published_size();
-        if noted <= published || self.meta.copy {
+        if noted <= published || self.meta.is_copy() {
             return Ok(());
         }
         let why = format!(

@@ -17,18 +17,18 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ron_crypto::hash::sha256;
 use ron_kernel::Deadline;
 
 use super::checkpointer::{Checkpointer, EngineCheckpoints};
 use super::errors::{AppendError, CheckpointError, OpenError, ReadError};
-use super::layout::{BATCH_HEADER, BatchHeader, Salt, entry_holds, entry_len, entry_parts};
+use super::frame;
+use super::layout::Salt;
 use super::log::{Encoded, Log, LogOptions, Record};
 use super::reader::LogReader;
 use crate::checkpoint::Checkpoint;
 use crate::note::NoteSigner;
 use crate::store::{
-    Batch, Head, LogStore, Place, StoreError, StoredBatch, Tail, Writer, check_extends,
+    Batch, Head, LogStore, Place, Refusal, StoreError, StoredBatch, Tail, Writer, check_extends,
 };
 use crate::tree::Hash;
 use ron_files::Disk;
@@ -65,6 +65,8 @@ struct Pending {
 /// A log in an engine, as one node has it. One thread owns it.
 pub struct EngineLog {
     log: Log,
+    /// Of the checksums of batches in the engine; the copy has its own.
+    salt: Salt,
     store: Box<dyn LogStore>,
     tail: Tail,
     /// Heads that were acknowledged before this node opened the log.
@@ -99,10 +101,10 @@ impl EngineLog {
         store: Box<dyn LogStore>,
         checkpoints: Box<dyn LogStore>,
     ) -> Result<Self, EngineError> {
-        let salt = salt_of(&options.origin);
+        let salt = frame::salt_of(&options.origin);
         let verifiers = options.verifiers.clone();
         let known = options.known_heads.clone();
-        let (mut log, seen) = Log::open_copy(disk, dir, options, salt)?;
+        let (mut log, seen) = Log::open_copy(disk, dir, options)?;
         let epoch = Arc::new(AtomicU64::new(0));
         if let Some(checkpointer) = &mut log.checkpointer {
             checkpointer.engine = Some(EngineCheckpoints {
@@ -115,6 +117,7 @@ impl EngineLog {
             tail: Tail::after(log.size()),
             known: known.into_iter().chain(seen).collect(),
             log,
+            salt,
             store,
             epoch,
             pending: None,
@@ -172,13 +175,18 @@ impl EngineLog {
     }
 
     /// The newest head that the engine shows. Provisional. A holder that sees the claim of another node is a standby from then on,
-    /// unless an append has no known outcome: [`EngineLog::resolve`] says that.
+    /// unless an append has no known outcome: [`EngineLog::resolve`] says that. Refused while a migration has the log, so that no
+    /// node learns an epoch that it could claim.
     pub fn head(&mut self, deadline: Deadline) -> Result<Head, EngineError> {
         let head = self.store.head(deadline)?;
+        let transit = head.transit().map(|transit| transit.to_string());
         if self.pending.is_none() && self.epoch().is_some_and(|own| own < head.epoch) {
             self.set_epoch(None);
         }
-        Ok(head)
+        match transit {
+            Some(why) => Err(StoreError::from(Refusal::Transit(why)).into()),
+            None => Ok(head),
+        }
     }
 
     /// Reads on as a standby. Returns the indexes of the entries that came; an empty range
@@ -187,7 +195,7 @@ impl EngineLog {
         let from = self.log.size();
         let store = &mut *self.store;
         let read = self.tail.follow(store, self.read_bytes, deadline)?;
-        self.take(&read)?;
+        self.take(read)?;
         Ok(from..self.log.size())
     }
 
@@ -213,7 +221,7 @@ impl EngineLog {
                 let why = format!("it has {} entries and does not return them", head.size);
                 return Err(lost(why));
             }
-            self.take(&read)?;
+            self.take(read)?;
         }
         self.check(&head, known)?;
         self.set_epoch(Some(head.epoch));
@@ -232,14 +240,14 @@ impl EngineLog {
     ) -> Result<u64, EngineError> {
         let epoch = self.epoch().ok_or(EngineError::Standby)?;
         if self.pending.is_some() {
-            return Err(StoreError::from(crate::store::Refusal::Unresolved).into());
+            return Err(StoreError::from(Refusal::Unresolved).into());
         }
         self.log.admit(records)?;
         let first = self.log.size();
         if records.is_empty() {
             return Ok(first);
         }
-        let encoded = self.log.encode(records);
+        let encoded = self.log.encode(records, &self.salt);
         let batch = Batch {
             place: Place {
                 first,
@@ -257,7 +265,7 @@ impl EngineLog {
         );
         match done {
             Ok(_) => {
-                self.copy(encoded, &batch)?;
+                self.copy(encoded, batch)?;
                 Ok(first)
             }
             Err(StoreError::Fenced) => {
@@ -296,21 +304,24 @@ impl EngineLog {
             return Ok(None);
         };
         let Pending { batch, encoded } = pending;
-        self.copy(encoded, &batch)?;
-        Ok(Some(batch.place.first..batch.place.end()))
+        let place = batch.place;
+        self.copy(encoded, batch)?;
+        Ok(Some(place.first..place.end()))
     }
 
     /// Adds final batches of the engine to the copy.
-    fn take(&mut self, read: &[StoredBatch]) -> Result<(), EngineError> {
+    fn take(&mut self, read: Vec<StoredBatch>) -> Result<(), EngineError> {
         for stored in read {
             let encoded = self.decode(&stored.batch)?;
-            self.copy(encoded, &stored.batch)?;
+            self.copy(encoded, stored.batch)?;
         }
         Ok(())
     }
 
     /// Writes a batch that is final to the copy, and shows it to readers.
-    fn copy(&mut self, encoded: Encoded, batch: &Batch) -> Result<(), EngineError> {
+    fn copy(&mut self, encoded: Encoded, mut batch: Batch) -> Result<(), EngineError> {
+        let salt = &self.log.shared.meta.salt;
+        frame::reseal(&mut batch.frame, batch.place.first, salt);
         self.log.copy_batch(encoded, &batch.frame)?;
         self.tail = Tail::after(self.log.size());
         Ok(())
@@ -318,7 +329,7 @@ impl EngineLog {
 
     /// Checks that a batch of the engine is whole and continues this tree.
     fn decode(&self, batch: &Batch) -> Result<Encoded, EngineError> {
-        let (place, meta) = (&batch.place, &self.log.shared.meta);
+        let place = &batch.place;
         let first = self.log.size();
         if (place.first, place.before) != (first, self.log.root()) {
             return Err(lost(format!(
@@ -326,39 +337,8 @@ impl EngineLog {
                 place.first
             )));
         }
-        let damaged = |why: &str| StoreError::Damaged(format!("the batch of entry {first}: {why}"));
-        let header = BatchHeader::decode(&batch.frame, &meta.salt);
-        let header = header.ok_or_else(|| damaged("its header is damaged"))?;
-        let body = &batch.frame[BATCH_HEADER..];
-        let says = (
-            header.first,
-            header.count,
-            header.root,
-            header.body as usize,
-        );
-        if says != (first, place.count, place.before, body.len()) {
-            return Err(damaged("its header is of another batch").into());
-        }
-        let mut encoded = self.log.begin(place.count as usize);
-        let mut rest = body;
-        for index in first..place.end() {
-            let at = (batch.frame.len() - rest.len()) as u64;
-            let entry = entry_len(rest).and_then(|len| rest.split_at_checked(len));
-            let (entry, after) = entry.ok_or_else(|| damaged("an entry is cut"))?;
-            if !entry_holds(entry, &meta.salt, index) {
-                return Err(damaged("the checksum of an entry does not hold").into());
-            }
-            encoded.take(at, sha256(entry_parts(entry).0));
-            rest = after;
-        }
-        if !rest.is_empty() {
-            return Err(damaged("bytes follow its last entry").into());
-        }
-        encoded.root = encoded.frontier.root();
-        if encoded.root != place.root {
-            return Err(damaged("its entries do not have the root that is kept with it").into());
-        }
-        Ok(encoded)
+        let begin = self.log.begin(place.count as usize);
+        Ok(frame::decode(batch, &self.salt, begin)?)
     }
 
     /// Compares the engine's head with all that is known to be acknowledged.
@@ -381,11 +361,4 @@ impl EngineLog {
             None => Ok(checked?),
         }
     }
-}
-
-/// The salt of a log in an engine: each node must give a batch the same bytes. A salt that is known is enough, because the
-/// copy on a disk is not what recovery is decided by.
-fn salt_of(origin: &str) -> Salt {
-    let digest = sha256(format!("ron-tlog/v1/engine-salt\0{origin}").as_bytes());
-    Salt::new(*digest.first_chunk().expect("32 bytes are more than 16"))
 }

@@ -251,6 +251,12 @@ pub(crate) fn entry_holds(entry: &[u8], salt: &Salt, index: u64) -> bool {
         && salt.entry_crc(index, &[&entry[ENTRY_HEADER..]]) == u32_at(entry, 5)
 }
 
+/// Writes the checksum of a batch header whose bytes stay.
+pub(crate) fn reseal_header(header: &mut [u8], salt: &Salt) {
+    let crc = salt.crc(&header[..68]);
+    header[68..BATCH_HEADER].copy_from_slice(&crc.to_le_bytes());
+}
+
 /// Writes the checksum of a record whose bytes have changed.
 pub(crate) fn reseal_entry(entry: &mut [u8], salt: &Salt, index: u64) {
     let crc = salt.entry_crc(index, &[&entry[ENTRY_HEADER..]]);

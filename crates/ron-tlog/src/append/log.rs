@@ -12,7 +12,7 @@ use ron_kernel::{OsRandom, SharedRandom};
 use super::checkpointer::Checkpointer;
 use super::errors::{AppendError, CheckpointError, OpenError};
 use super::layout::{
-    BATCH_BODY_MAX, BATCH_HEADER, BatchHeader, ENTRY_HEADER, SEGMENT_HEADER, SegmentHeader,
+    BATCH_BODY_MAX, BATCH_HEADER, BatchHeader, ENTRY_HEADER, SEGMENT_HEADER, Salt, SegmentHeader,
     encode_index, index_name, push_entry, segment_name,
 };
 use super::meta::Meta;
@@ -341,7 +341,8 @@ impl Log {
 
     /// Writes one batch: encode, write, sync.
     fn write_batch<R: Record>(&mut self, records: &[R]) -> Result<(), AppendError> {
-        let encoded = self.encode(records);
+        let shared = Arc::clone(&self.shared);
+        let encoded = self.encode(records, &shared.meta.salt);
         // A disk that failed may have a part of the batch: the guard of `append` closes the log.
         let file = &self.filling.segment.file;
         file.write_at(self.filling.end, &self.buffer)
@@ -394,9 +395,8 @@ impl Log {
         self.seal()
     }
 
-    /// Encodes the next batch into the buffer. Nothing of the log changes.
-    pub(crate) fn encode<R: Record>(&mut self, records: &[R]) -> Encoded {
-        let meta = &self.shared.meta;
+    /// Encodes the next batch into the buffer, with this salt of its checksums. Nothing of the log changes.
+    pub(crate) fn encode<R: Record>(&mut self, records: &[R], salt: &Salt) -> Encoded {
         let mut encoded = self.begin(records.len());
         // The header needs the length of the body: its space is left empty first and filled last.
         self.buffer.clear();
@@ -405,7 +405,7 @@ impl Log {
             let index = encoded.frontier.size();
             let at = self.buffer.len() as u64;
             let (leaf, private) = (record.leaf(), record.private());
-            let preimage = push_entry(&mut self.buffer, &meta.salt, index, leaf, private);
+            let preimage = push_entry(&mut self.buffer, salt, index, leaf, private);
             encoded.take(at, sha256(&self.buffer[preimage]));
         }
         encoded.root = encoded.frontier.root();
@@ -416,7 +416,7 @@ impl Log {
             root: self.head,
             checkpoint_size: self.shared.published_size(),
         };
-        self.buffer[..BATCH_HEADER].copy_from_slice(&header.encode(&meta.salt));
+        self.buffer[..BATCH_HEADER].copy_from_slice(&header.encode(salt));
         encoded
     }
 

@@ -5,8 +5,8 @@
 //! ron-tlog 3
 //! origin <origin>
 //! segment_entries <power of two, 256..=65536>
-//! salt <32 hex>                     random; of a log that an engine keeps, derived from its origin
-//! copy_of engine                    only in a copy of a log that an engine keeps
+//! salt <32 hex>
+//! copy_of engine [<place>]          only in a copy of a log that an engine keeps; with its place when the log was moved there
 //! crc <8 hex, CRC-32 of the lines above>
 //! ```
 
@@ -19,7 +19,7 @@ use crate::tile::TILE_WIDTH;
 use ron_files::{Disk, read_small, write_atomic};
 
 pub(crate) const META_NAME: &str = "log.meta";
-const COPY: &str = "copy_of engine\n";
+const COPY: &str = "copy_of engine";
 const META_BYTES_MAX: u64 = 4096;
 
 /// The contents of `log.meta`.
@@ -31,11 +31,16 @@ pub(crate) struct Meta {
     /// Entries of a block. A segment ends with the batch that gives it at least as many.
     pub segment_entries: u64,
     pub salt: Salt,
-    /// An engine keeps the log, and the directory is a copy of it.
-    pub copy: bool,
+    /// An engine keeps the log, and the directory is a copy of it. The text says where the engine is; it is empty when the
+    /// directory began as a copy.
+    pub copy_of: Option<String>,
 }
 
 impl Meta {
+    pub fn is_copy(&self) -> bool {
+        self.copy_of.is_some()
+    }
+
     /// Tree level of a full block's root.
     pub fn block_level(&self) -> u32 {
         self.segment_entries.trailing_zeros()
@@ -55,7 +60,11 @@ impl Meta {
 
     fn lines(&self) -> String {
         let salt = hex::encode(self.salt.bytes());
-        let copy = if self.copy { COPY } else { "" };
+        let copy = match self.copy_of.as_deref() {
+            None => String::new(),
+            Some("") => format!("{COPY}\n"),
+            Some(place) => format!("{COPY} {place}\n"),
+        };
         format!(
             "ron-tlog {}\norigin {}\nsegment_entries {}\nsalt {salt}\n{copy}",
             self.format, self.origin, self.segment_entries
@@ -114,7 +123,7 @@ impl Meta {
             origin,
             segment_entries,
             salt: Salt::new(salt),
-            copy: text.contains(&format!("\n{COPY}")),
+            copy_of: field(COPY).map(|place| place.trim_start().to_owned()),
         };
         // Compared as a whole: this also checks the checksum and that no line follows.
         if meta.to_text() == text {
@@ -156,7 +165,7 @@ mod tests {
             origin: "log.example/a b".into(),
             segment_entries: 256,
             salt: Salt::new([7; 16]),
-            copy: false,
+            copy_of: None,
         };
         let text = meta.to_text();
         assert_eq!(Meta::parse(&text).expect("parses"), meta);
@@ -171,11 +180,13 @@ mod tests {
             Meta::parse(&newer),
             Err(OpenError::NewerFormat { found: 4, .. })
         ));
-        let copy = Meta {
-            copy: true,
-            ..meta.clone()
-        };
-        assert_eq!(Meta::parse(&copy.to_text()).expect("parses"), copy);
+        for place in ["", "postgresql://a@b/c schema d"] {
+            let copy = Meta {
+                copy_of: Some(place.to_owned()),
+                ..meta.clone()
+            };
+            assert_eq!(Meta::parse(&copy.to_text()).expect("parses"), copy);
+        }
         let older = Meta { format: 2, ..meta };
         assert_eq!(Meta::parse(&older.to_text()).expect("parses"), older);
         assert!(Meta::parse(&text[..text.len() - 4]).is_err());

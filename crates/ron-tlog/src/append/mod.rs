@@ -17,15 +17,18 @@ mod build;
 mod checkpointer;
 mod engine_log;
 mod errors;
+mod frame;
 mod layout;
 mod log;
 mod meta;
+mod migrate;
 mod open;
 mod pick;
 mod reader;
 mod rewrite;
 mod scan;
 mod segments;
+mod source;
 mod state;
 mod verify;
 mod window;
@@ -37,6 +40,7 @@ pub use errors::{
     AppendError, CheckpointError, OpenError, ProofError, ReadError, VerifyError, WriteFailure,
 };
 pub use log::{Log, LogOptions, Record, Recovery};
+pub use migrate::{Back, Fill, MigrateError, Migrated, finish_tombstone, is_copy, to_files};
 pub use pick::pick;
 pub use reader::{LogReader, TreeHead};
 pub use rewrite::rewrite_private;

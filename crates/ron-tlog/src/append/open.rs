@@ -30,7 +30,7 @@ impl Log {
     /// Opens the log in `dir`, or makes a new one when there is none. A torn tail is cut and
     /// reported by [`Log::recovery`]; any other damage is refused.
     pub fn open(disk: Arc<dyn Disk>, dir: &Path, options: LogOptions) -> Result<Self, OpenError> {
-        Ok(Self::open_as(disk, dir, options, None)?.0)
+        Ok(Self::open_as(disk, dir, options, false)?.0)
     }
 
     /// Opens the copy of a log that an engine keeps, or begins one. What is not whole in it is thrown away, because the engine has
@@ -39,9 +39,8 @@ impl Log {
         disk: Arc<dyn Disk>,
         dir: &Path,
         options: LogOptions,
-        salt: Salt,
     ) -> Result<(Self, Option<Checkpoint>), OpenError> {
-        let open = || Self::open_as(Arc::clone(&disk), dir, options.clone(), Some(salt.clone()));
+        let open = || Self::open_as(Arc::clone(&disk), dir, options.clone(), true);
         let opened = open();
         if !matches!(opened, Err(OpenError::Damaged { .. })) {
             return opened;
@@ -60,7 +59,7 @@ impl Log {
         disk: Arc<dyn Disk>,
         dir: &Path,
         options: LogOptions,
-        copy: Option<Salt>,
+        is_copy: bool,
     ) -> Result<(Self, Option<Checkpoint>), OpenError> {
         options.check()?;
         disk.create_dir_all(dir)
@@ -75,7 +74,7 @@ impl Log {
         let segments = segments::numbers(&names);
         // A directory with a checkpoint and no segment is damaged, not new.
         let created = segments.is_empty() && !names.iter().any(|n| n == CHECKPOINT_NAME);
-        let meta = load_meta(&*disk, dir, &options, created, copy)?;
+        let meta = load_meta(&*disk, dir, &options, created, is_copy)?;
         let published = load_checkpoint(&*disk, dir, &meta, &options)?;
         let mut opening = Opening {
             segments,
@@ -133,15 +132,21 @@ fn load_meta(
     dir: &Path,
     options: &LogOptions,
     created: bool,
-    copy: Option<Salt>,
+    is_copy: bool,
 ) -> Result<Meta, OpenError> {
     match Meta::load(disk, dir)? {
-        Some(meta) if meta.copy && copy.is_none() => Err(OpenError::Refused(format!(
-            "{} is a copy of a log that an engine keeps; configure the engine",
-            dir.display()
-        ))),
-        Some(meta) if !meta.copy && copy.is_some() => Err(OpenError::Refused(format!(
-            "{} holds a log of its own, which is not in the engine; migrate it, or name another directory",
+        Some(meta) if meta.is_copy() && !is_copy => {
+            let place = match meta.copy_of.as_deref() {
+                None | Some("") => String::new(),
+                Some(place) => format!(" at {place}"),
+            };
+            Err(OpenError::Refused(format!(
+                "{} is a copy of a log that an engine keeps{place}; configure the engine, or take the log back with `migrate --to files`",
+                dir.display()
+            )))
+        }
+        Some(meta) if !meta.is_copy() && is_copy => Err(OpenError::Refused(format!(
+            "{} holds a log of its own, which is not in the engine; move it there with `migrate`, or name another directory",
             dir.display()
         ))),
         Some(meta) if meta.origin == options.origin => Ok(meta),
@@ -154,8 +159,8 @@ fn load_meta(
                 format: FORMAT,
                 origin: options.origin.clone(),
                 segment_entries: options.segment_entries,
-                copy: copy.is_some(),
-                salt: copy.unwrap_or_else(|| Salt::new(options.random.bytes())),
+                copy_of: is_copy.then(String::new),
+                salt: Salt::new(options.random.bytes()),
             };
             meta.store(disk, dir)?;
             Ok(meta)
@@ -164,7 +169,7 @@ fn load_meta(
     }
 }
 
-fn load_checkpoint(
+pub(crate) fn load_checkpoint(
     disk: &dyn Disk,
     dir: &Path,
     meta: &Meta,
@@ -240,7 +245,7 @@ impl Opening<'_> {
             Ok(done) if self.stale.is_empty() => return Ok(done),
             Ok(_) => {}
             Err(OpenError::Damaged { .. }) => {
-                if !self.meta.copy {
+                if !self.meta.is_copy() {
                     self.locate_damage()?;
                 }
                 self.trust_indexes = false;
@@ -292,7 +297,7 @@ impl Opening<'_> {
         let tree = shared.tree.load();
         let view = View::new(shared, &tree);
         for (size, root) in &self.heads {
-            if self.meta.copy && *size > tree.size {
+            if self.meta.is_copy() && *size > tree.size {
                 continue;
             }
             if *size > tree.size {

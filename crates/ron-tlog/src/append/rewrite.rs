@@ -31,6 +31,10 @@ pub fn rewrite_private(
     };
     let meta = Meta::load(disk, dir)?.ok_or_else(|| damaged("the directory holds no log"))?;
     let absent = || OpenError::Refused("there is no such entry in the log".to_owned());
+    if meta.is_copy() {
+        let why = "the directory is a copy of a log that an engine keeps, where the record would stay as it is: move the log to files first";
+        return Err(OpenError::Refused(why.to_owned()));
+    }
     let names = disk.list(dir).map_err(OpenError::io("listing", dir))?;
     let headers = segments::headers(disk, dir, &meta, &segments::numbers(&names))?;
     if headers.is_empty() {

@@ -55,6 +55,11 @@ pub(crate) struct Entry<'w> {
 }
 
 impl<'w> Batch<'w> {
+    /// The bytes after the header.
+    pub fn body(&self) -> &'w [u8] {
+        self.body
+    }
+
     pub fn entries(&self) -> impl Iterator<Item = Entry<'w>> + use<'w> {
         let (mut rest, mut index) = (self.body, self.header.first);
         let mut offset = self.offset + BATCH_HEADER as u64;
@@ -96,6 +101,12 @@ impl<'f> Scanner<'f> {
             limit,
             previous: None,
         }
+    }
+
+    /// Goes on at the batch that begins at `position`.
+    pub fn at(mut self, position: u64) -> Self {
+        self.position = position;
+        self
     }
 
     /// Index of the entry that comes next.

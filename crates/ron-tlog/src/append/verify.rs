@@ -362,7 +362,7 @@ impl Check<'_> {
     /// published since it was read, so it is read again before the check fails.
     fn check_recorded_checkpoint(&mut self, size: u64) -> Result<(), VerifyError> {
         // The headers of a copy are those of the node that wrote the batch.
-        if size <= self.newest_checkpoint || self.meta.copy {
+        if size <= self.newest_checkpoint || self.meta.is_copy() {
             return Ok(());
         }
         if let Ok((checkpoint, _)) = signed_checkpoint(self.disk, self.dir, self.meta, self.keys) {

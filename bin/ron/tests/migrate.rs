@@ -1,0 +1,173 @@
+//! `ron ledger migrate` as a program, with a PostgreSQL primary and its standby: the commands of docs/two-hosts.md.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use ron_files::Dir;
+use ron_ha::cluster::Cluster;
+use ron_service::DataDir;
+
+const PAGE: &str = include_str!("../../../docs/two-hosts.md");
+/// The database in the page's commands.
+const IN_PAGE: &str =
+    "postgresql://ron_ledger@10.0.0.11,10.0.0.12/ron?target_session_attrs=read-write";
+
+fn ron(dir: &Path, args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_ron"))
+        .args(args)
+        .arg("--data-dir")
+        .arg(dir)
+        .output()
+        .expect("ron runs")
+}
+
+fn ok(out: &Output) -> String {
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success(), "{said}");
+    String::from_utf8_lossy(&out.stdout).into_owned()
+}
+
+fn refused(out: &Output) -> String {
+    let said = String::from_utf8_lossy(&out.stdout);
+    assert!(!out.status.success(), "{said}");
+    String::from_utf8_lossy(&out.stderr).into_owned()
+}
+
+/// The arguments of the page's command that contains `words`, with this database.
+fn of_page(words: &str, url: &str) -> Vec<String> {
+    let commands = PAGE
+        .lines()
+        .filter(|line| line.starts_with("ron ledger migrate"));
+    let found = commands
+        .filter(|line| line.contains(words))
+        .min_by_key(|line| line.len());
+    let line = found.unwrap_or_else(|| panic!("no command with {words}"));
+    assert!(line.contains(IN_PAGE), "{line}");
+    let words = line.split_whitespace().skip(1);
+    words
+        .map(|word| match word.trim_matches('\'') {
+            IN_PAGE => url.to_owned(),
+            word => word.to_owned(),
+        })
+        .collect()
+}
+
+/// Moves the ledger by a command that is killed while it waits for the ledger's end, and by another that goes on.
+fn interrupted(cluster: &Cluster, dir: &Path) -> String {
+    let url = cluster.primary.url();
+    let running = DataDir::at(Dir::os(dir.join("ron-ledger/data"))).expect("it is free");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ron"))
+        .args(of_page("--to 'postgresql", &url))
+        .arg("--data-dir")
+        .arg(dir)
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("ron runs");
+    let mut said = String::new();
+    let stderr = command.stderr.take().expect("a pipe");
+    BufReader::new(stderr)
+        .read_line(&mut said)
+        .expect("a line of text");
+    assert!(said.contains("stop the ledger now"), "{said}");
+    command.kill().expect("it waits");
+    command.wait().expect("it has ended");
+    drop(running);
+    let run = |words: &str| {
+        let args = of_page(words, &url);
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        ron(dir, &args)
+    };
+    let said = refused(&run("--to 'postgresql"));
+    assert!(said.contains("go on with --resume"), "{said}");
+    ok(&run("--resume"))
+}
+
+#[test]
+fn the_commands_of_the_page_move_a_ledger_there_and_back() {
+    let cluster = Cluster::pair();
+    let url = cluster.primary.url();
+    let dir = tempfile::tempdir().expect("a directory");
+    let dir = dir.path();
+    ok(&ron(dir, &["init"]));
+    let books = dir.join("books.csv");
+    let import = |id: &str| {
+        let line = format!("id,op,to,asset,amount_minor\n{id},issue,acct:ada,EUR,7\n");
+        fs::write(&books, line).expect("a file");
+        ron(dir, &["ledger", "import", books.to_str().expect("UTF-8")])
+    };
+    let run = |words: &str| {
+        let args = of_page(words, &url);
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        ron(dir, &args)
+    };
+    let root = |said: &str| {
+        let (_, rest) = said.split_once("root ").expect("a root");
+        rest[..44].to_owned()
+    };
+    assert!(ok(&import("one")).starts_with("imported: 1 entries"));
+
+    let said = ok(&run("--rehearse"));
+    assert!(
+        said.starts_with("rehearsed: ") && said.contains("nothing of it is left"),
+        "{said}"
+    );
+    let moved = interrupted(&cluster, dir);
+    assert!(moved.contains(&format!("url = \"{url}\"")), "{moved}");
+    // The directory is a copy: programs without the database refuse it and say where the ledger is.
+    let said = refused(&import("two"));
+    assert!(
+        said.contains(&url) && said.contains("migrate --to files"),
+        "{said}"
+    );
+    assert!(ok(&ron(dir, &["ledger", "verify"])).starts_with("ledger verified: 1 entries"));
+    let said = refused(&run("--to 'postgresql"));
+    assert!(said.contains("nothing to move"), "{said}");
+    let said = refused(&run("--resume"));
+    assert!(said.contains("no migration of it is to be ended"), "{said}");
+
+    let back = ok(&run("--to files"));
+    assert_eq!(root(&back), root(&moved));
+    assert!(ok(&import("two")).starts_with("imported: 1 entries"));
+    let said = refused(&run("--to files"));
+    assert!(
+        said.contains("--resume") || said.contains("of its own"),
+        "{said}"
+    );
+    let again = ok(&run("--to 'postgresql"));
+    assert!(
+        again.contains("moved: 3 leaves") && again.contains("; 1 of them ("),
+        "{again}"
+    );
+    assert_ne!(root(&again), root(&moved));
+}
+
+#[test]
+fn arguments_that_do_not_fit_are_refused() {
+    let dir = tempfile::tempdir().expect("a directory");
+    ok(&ron(dir.path(), &["init"]));
+    for (args, why) in [
+        (&["--to", "files"][..], "--from"),
+        (
+            &["--to", "postgresql://a/b", "--from", "postgresql://a/b"],
+            "--from goes with --to files",
+        ),
+        (
+            &["--to", "postgresql://a/b", "--rehearse", "--resume"],
+            "cannot be used with",
+        ),
+        (
+            &["--to", "postgresql://a:secret@b/c"],
+            "must not have a password",
+        ),
+        (
+            &["--to", "postgresql://a/b", "--durability", "much"],
+            "has no value",
+        ),
+        (&["--to", "postgresql://a@127.0.0.1:1/b"], "unavailable"),
+    ] {
+        let said = refused(&ron(dir.path(), &[&["ledger", "migrate"], args].concat()));
+        assert!(said.contains(why), "{args:?}: {said}");
+    }
+}

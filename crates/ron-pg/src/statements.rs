@@ -1,0 +1,88 @@
+//! The statements of a log's store.
+
+use ron_tlog::store::Writer;
+
+/// The statements with the schema in its place.
+pub struct Statements {
+    pub head: String,
+    pub claim: String,
+    pub append_owned: String,
+    pub append_shared: String,
+    pub append_run: String,
+    pub take_ids: String,
+    pub stored_ids: String,
+    pub read: String,
+    pub put_checkpoint: String,
+    pub checkpoint: String,
+}
+
+impl Statements {
+    pub fn of(schema: &str) -> Self {
+        let s = schema;
+        let append = format!(
+            "WITH f AS (UPDATE {s}.log_head SET size = size + $3, root = $4 \
+             WHERE log = $1 AND size = $2 AND root = $6 OTHER RETURNING epoch) \
+             INSERT INTO {s}.log_batch (log, first, n, epoch, before, root, frame) \
+             SELECT $1, $2, $3, f.epoch, $6, $4, $5 FROM f"
+        );
+        Self {
+            head: format!("SELECT size, root, epoch, holder FROM {s}.log_head WHERE log = $1"),
+            // The newest epoch exactly: a claim that arrives late changes nothing.
+            claim: format!(
+                "UPDATE {s}.log_head SET epoch = epoch + 1, holder = $3 \
+                 WHERE log = $1 AND epoch = $2 RETURNING size, root, epoch, holder"
+            ),
+            append_owned: append.replace("OTHER", "AND epoch = $7"),
+            append_shared: append.replace("OTHER", ""),
+            append_run: format!(
+                "WITH f AS (UPDATE {s}.log_head SET size = $3, root = $4 \
+                 WHERE log = $1 AND size = $2 AND root = $5 AND epoch = $6 RETURNING epoch) \
+                 INSERT INTO {s}.log_batch (log, first, n, epoch, before, root, frame) \
+                 SELECT $1, u.first::bigint, u.n::int, f.epoch, u.before, u.root, u.frame \
+                 FROM f, unnest($7::text[], $8::text[], $9::bytea[], $10::bytea[], $11::bytea[]) \
+                 AS u (first, n, before, root, frame)"
+            ),
+            // In the order given, so that nodes that take the same ids wait in the same order.
+            take_ids: format!(
+                "INSERT INTO {s}.log_unique (scope, key, body_hash, answer, expires) \
+                 SELECT u.scope, u.key, u.body_hash, u.answer, now() + $5 * interval '1 ms' \
+                 FROM unnest($1::text[], $2::text[], $3::bytea[], $4::bytea[]) \
+                 WITH ORDINALITY AS u (scope, key, body_hash, answer, n) ORDER BY u.n \
+                 ON CONFLICT DO NOTHING RETURNING scope, key"
+            ),
+            stored_ids: format!(
+                "SELECT u.n, k.body_hash, k.answer FROM {s}.log_unique k \
+                 JOIN unnest($1::text[], $2::text[]) WITH ORDINALITY AS u (scope, key, n) \
+                 ON k.scope = u.scope AND k.key = u.key ORDER BY u.n"
+            ),
+            // The lengths first, which need no frame to be read.
+            read: format!(
+                "SELECT first, n, epoch, root, frame, before FROM {s}.log_batch \
+                 WHERE log = $1 AND first >= $2 AND first <= ( \
+                 SELECT max(first) FROM ( \
+                 SELECT first, sum(bytes) OVER (ORDER BY first) AS total, min(first) OVER () AS start \
+                 FROM (SELECT first, octet_length(frame) AS bytes FROM {s}.log_batch \
+                 WHERE log = $1 AND first >= $2 ORDER BY first LIMIT $4) b) c \
+                 WHERE total <= $3 OR first = start) ORDER BY first"
+            ),
+            // The lock makes the comparison of the epoch hold until the commit.
+            put_checkpoint: format!(
+                "WITH h AS (SELECT epoch FROM {s}.log_head \
+                 WHERE log = $1 AND size >= $2 AND ($3 < 0 OR epoch = $3) FOR SHARE) \
+                 INSERT INTO {s}.log_checkpoint (log, size, epoch, note) \
+                 SELECT $1, $2, h.epoch, $4 FROM h \
+                 ON CONFLICT (log, size) DO UPDATE SET epoch = EXCLUDED.epoch, note = EXCLUDED.note"
+            ),
+            checkpoint: format!(
+                "SELECT size, note FROM {s}.log_checkpoint WHERE log = $1 ORDER BY size DESC LIMIT 1"
+            ),
+        }
+    }
+
+    pub fn append(&self, writer: Writer) -> &str {
+        match writer {
+            Writer::Owner { .. } => &self.append_owned,
+            Writer::Shared => &self.append_shared,
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! From an engine to files.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::super::checkpointer::CHECKPOINT_NAME;
+use super::super::engine_log::{EngineError, EngineLog};
+use super::super::errors::OpenError;
+use super::super::layout::segment_number;
+use super::super::log::{Log, LogOptions};
+use super::super::meta::Meta;
+use super::super::source::Source;
+use super::read_back::ReadBack;
+use super::{MigrateError, Migrated, Progress, by, claim_copy, is_copy, refused};
+use crate::checkpoint::Checkpoint;
+use crate::store::{LogStore, StoreError, Transit};
+use ron_files::{Disk, write_atomic};
+
+/// The sessions of a migration to files.
+pub struct Back {
+    /// Under the name of [`Transit::Moved`].
+    pub node: [Box<dyn LogStore>; 2],
+    /// Of any name.
+    pub reads: Box<dyn LogStore>,
+    /// Where the directory is, as in the name of `node`.
+    pub place: String,
+}
+
+/// Makes the copy of a stopped node a log in files, of its own. Until the claim other nodes may go on; after it none writes, because
+/// the log's holder is the name of the files.
+pub fn to_files(
+    disk: Arc<dyn Disk>,
+    dir: &Path,
+    options: LogOptions,
+    sessions: Back,
+    is_resumed: bool,
+    progress: Progress<'_>,
+) -> Result<Migrated, MigrateError> {
+    let Back {
+        node: [store, checkpoints],
+        mut reads,
+        place,
+    } = sessions;
+    let engine = &mut *reads;
+    let is_copy = is_copy(Arc::clone(&disk), dir, &options.origin)?;
+    match engine.head(by())?.transit() {
+        Some(Transit::Moved(at)) if at == place && !is_resumed => {
+            return refused(
+                "an earlier migration has begun to move the log here: go on with --resume",
+            );
+        }
+        Some(Transit::Moved(at)) if at == place => {}
+        Some(transit) => {
+            return refused(format!("the log in the database is not in use: {transit}"));
+        }
+        None if is_copy => {}
+        None => {
+            return refused(format!("{} holds a log of its own already", dir.display()));
+        }
+    }
+    if is_copy {
+        let mut copy =
+            EngineLog::open(Arc::clone(&disk), dir, options.clone(), store, checkpoints)?;
+        take_over(&disk, dir, &options, &mut copy, engine, progress)?;
+        let meta = Meta::load(&*disk, dir)?.expect("it was read before");
+        let meta = Meta {
+            copy_of: None,
+            ..meta
+        };
+        meta.store(&*disk, dir)?;
+    }
+    let log = Log::open(disk, dir, options)?;
+    Ok(Migrated {
+        size: log.size(),
+        root: log.root(),
+        ..Migrated::default()
+    })
+}
+
+/// Takes the log over from its nodes, and makes the copy as good as a log of its own: complete, compared, durable.
+fn take_over(
+    disk: &Arc<dyn Disk>,
+    dir: &Path,
+    options: &LogOptions,
+    copy: &mut EngineLog,
+    engine: &mut dyn LogStore,
+    progress: Progress<'_>,
+) -> Result<(), MigrateError> {
+    while !copy.follow(by())?.is_empty() {
+        progress(0, copy.size());
+    }
+    let mut source = Source::open(Arc::clone(disk), dir, &options.origin)?;
+    let mut back = ReadBack::new(&options.origin);
+    compare(&mut source, &mut back, copy.size(), engine, progress)?;
+    let seen = engine.head(by())?.epoch;
+    claim_copy(copy, seen)?;
+    // Nothing comes any more: what a node has appended since is compared too.
+    compare(&mut source, &mut back, copy.size(), engine, progress)?;
+    if (back.tree.size(), back.tree.root()) != (copy.size(), copy.root()) {
+        let why = "the copy in the files is not what the database has";
+        return Err(StoreError::Lost(why.into()).into());
+    }
+    let covered = adopt_checkpoint(&**disk, dir, options, copy, engine)?;
+    if source.noted() > covered {
+        return refused(format!(
+            "the database has no checkpoint of {} entries or more, which the log mentions",
+            source.noted()
+        ));
+    }
+    // A copy is written without a flush.
+    let names = disk.list(dir).map_err(OpenError::io("listing", dir))?;
+    for name in names.iter().filter(|name| segment_number(name).is_some()) {
+        let path = dir.join(name);
+        let synced = disk.open_write(&path).and_then(|file| file.sync_data());
+        synced.map_err(OpenError::io("syncing", &path))?;
+    }
+    disk.sync_dir(dir).map_err(OpenError::io("syncing", dir))?;
+    Ok(())
+}
+
+/// Compares the batches of a copy with those in the engine.
+fn compare(
+    source: &mut Source,
+    back: &mut ReadBack,
+    upto: u64,
+    engine: &mut dyn LogStore,
+    progress: Progress<'_>,
+) -> Result<(), MigrateError> {
+    let salt = back.salt.clone();
+    source.read(upto, &salt, &mut |batch| {
+        back.expect(batch);
+        if back.is_due() {
+            back.read(engine)?;
+        }
+        progress(back.tree.size(), upto);
+        Ok::<(), MigrateError>(())
+    })?;
+    back.read(engine)?;
+    progress(back.tree.size(), upto);
+    Ok(())
+}
+
+/// Takes the engine's newest checkpoint over, and returns its size; 0 when there is none.
+fn adopt_checkpoint(
+    disk: &dyn Disk,
+    dir: &Path,
+    options: &LogOptions,
+    copy: &EngineLog,
+    engine: &mut dyn LogStore,
+) -> Result<u64, MigrateError> {
+    let reader = copy.reader();
+    let own = reader.checkpoint_size();
+    let Some((size, note)) = engine.checkpoint(by())? else {
+        return Ok(own);
+    };
+    if size < own {
+        return Ok(own);
+    }
+    let origin = Some(options.origin.as_str());
+    let checkpoint = match &options.verifiers[..] {
+        [] => Checkpoint::read_unverified(&note, origin),
+        keys => Checkpoint::open(&note, keys, origin),
+    };
+    let checkpoint = checkpoint.map_err(OpenError::from)?;
+    let root = reader.root_at(checkpoint.size).map_err(EngineError::from)?;
+    if root != checkpoint.root {
+        let why = format!("its checkpoint of {size} entries is of another log");
+        return Err(StoreError::Lost(why).into());
+    }
+    write_atomic(disk, dir, CHECKPOINT_NAME, note.as_bytes())
+        .map_err(OpenError::io("writing", dir.join(CHECKPOINT_NAME)))?;
+    Ok(size)
+}

@@ -1,0 +1,110 @@
+//! Moves a log from files to an engine, and back. No leaf is written: batches keep their bounds and leaves, so that roots,
+//! receipts, checkpoints and cosignatures stay valid.
+//!
+//! ```text
+//!  files ──Fill──> the engine, held as `filling` ── all read back and compared ──> tombstone in log.meta ──> open to nodes
+//!  a node's copy ──to_files──> all compared with the engine ──> the engine held as `moved` ──> log.meta: a log of its own
+//! ```
+//!
+//! **Invariant:** at every moment at most one place takes entries. On the way there that is the files until `log.meta` names the
+//! engine, and on the way back the engine until its holder is `moved`.
+//! **Invariant:** a step that was interrupted is made again; what is there is compared and not trusted.
+
+mod back;
+mod read_back;
+mod there;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ron_kernel::Deadline;
+
+use super::engine_log::{EngineError, EngineLog};
+use super::errors::OpenError;
+use super::source::Source;
+use crate::store::{Head, LogStore, StoreError};
+use crate::tree::Hash;
+use ron_files::Disk;
+
+pub use back::{Back, to_files};
+pub use there::{Fill, finish_tombstone};
+
+/// Maximum time of one call to the engine.
+const CALL: Duration = Duration::from_secs(30);
+/// Maximum time until an append or a claim without an outcome has one.
+const UNKNOWN: Duration = Duration::from_secs(120);
+
+/// Why a migration went no further. All but [`MigrateError::Refused`] can be tried again.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MigrateError {
+    /// What is there does not fit. Nothing was changed in the files.
+    #[error("{0}")]
+    Refused(String),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Files(#[from] OpenError),
+    /// This node's copy could not be read or written.
+    #[error(transparent)]
+    Copy(EngineError),
+}
+
+impl From<EngineError> for MigrateError {
+    fn from(error: EngineError) -> Self {
+        match error {
+            EngineError::Store(error) => Self::Store(error),
+            EngineError::Open(error) => Self::Files(error),
+            error => Self::Copy(error),
+        }
+    }
+}
+
+fn refused<T>(why: impl Into<String>) -> Result<T, MigrateError> {
+    Err(MigrateError::Refused(why.into()))
+}
+
+/// Called with the number of entries that were compared, and of all.
+pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
+
+/// What a migration has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Migrated {
+    /// Entries of the log.
+    pub size: u64,
+    pub root: Hash,
+    /// Entries that this call has appended to the engine, and bytes of their batches.
+    pub sent: u64,
+    pub bytes: u64,
+}
+
+fn by() -> Deadline {
+    Deadline::within(CALL)
+}
+
+/// Claims a log, and waits for the outcome.
+fn claim(store: &mut dyn LogStore, seen: u64) -> Result<Head, StoreError> {
+    let give_up = Deadline::within(UNKNOWN);
+    loop {
+        match store.claim(seen, by()) {
+            Err(StoreError::Unknown(_)) if !give_up.expired() => {}
+            outcome => return outcome,
+        }
+    }
+}
+
+/// Whether a directory holds the copy of a log that an engine keeps. Refused when it holds no log, or another one.
+pub fn is_copy(disk: Arc<dyn Disk>, dir: &Path, origin: &str) -> Result<bool, OpenError> {
+    Ok(Source::open(disk, dir, origin)?.meta.is_copy())
+}
+
+fn claim_copy(copy: &mut EngineLog, seen: u64) -> Result<(), EngineError> {
+    let give_up = Deadline::within(UNKNOWN);
+    loop {
+        match copy.claim(seen, &[], by()) {
+            Err(EngineError::Store(StoreError::Unknown(_))) if !give_up.expired() => {}
+            outcome => return outcome.map(drop),
+        }
+    }
+}
