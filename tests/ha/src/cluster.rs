@@ -6,8 +6,9 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::time::Duration;
 
-use ron_kernel::{OsNet, Shutdown};
+use ron_kernel::{Deadline, OsNet, Shutdown};
 use ron_pg::{Connection, Param, Rows, Waiter};
 use rustix::process::{Pid, Signal};
 use tempfile::TempDir;
@@ -100,6 +101,18 @@ impl Server {
     }
 
     fn start(&mut self) {
+        self.spawn();
+        wait_for("the server accepts connections", || {
+            let ended = |process: &mut Child| process.try_wait().expect("its state").is_some();
+            if self.process.as_mut().is_none_or(ended) {
+                // Another program of the machine has its port for a moment, or what was killed still has its memory.
+                self.spawn();
+            }
+            self.try_admin().is_some()
+        });
+    }
+
+    fn spawn(&mut self) {
         let log = self.dir.with_extension("log");
         let log = fs::File::options().create(true).append(true).open(log);
         let log = log.expect("a log file");
@@ -115,15 +128,17 @@ impl Server {
         postgres.args(["-c", &format!("cluster_name={STANDBY}")]);
         postgres.stdout(Stdio::null()).stderr(log);
         self.process = Some(postgres.spawn().expect("PostgreSQL starts"));
-        wait_for("the server accepts connections", || {
-            self.try_admin().is_some()
-        });
     }
 
     fn try_admin(&self) -> Option<Connection> {
         // An administrator's statements do not wait for the standby.
         let conninfo = format!("{} options='-c synchronous_commit=local'", self.conninfo());
-        Connection::connect(&conninfo, &waiter(), soon()).ok()
+        Connection::connect(
+            &conninfo,
+            &waiter(),
+            Deadline::within(Duration::from_secs(10)),
+        )
+        .ok()
     }
 
     /// Runs a statement in a session of its own.
@@ -312,7 +327,13 @@ impl Cluster {
         standby.crash();
         self.primary.crash();
         standby.start();
-        standby.admin("SELECT pg_promote(true, 60)", &[]);
+        // Recovery may cancel a statement that stands in its way.
+        let promoted = "SELECT NOT pg_is_in_recovery() OR pg_promote(true, 60)";
+        wait_for("the standby is promoted", || {
+            let mut connection = standby.try_admin().expect("it accepts connections");
+            let rows = connection.query(promoted, &[], soon());
+            rows.is_ok_and(|rows| rows.boolean(0, 0) == Ok(true))
+        });
         self.primary = standby;
     }
 }
