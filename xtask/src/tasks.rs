@@ -254,7 +254,7 @@ pub const TASKS: &[Task] = &[
     Task {
         name: "ha-failover",
         shows: "PostgreSQL under Patroni and etcd on three hosts of one machine, configured by the files of docs/ha, while clients write to two ledgers: the primary's host is killed, or stopped and goes on, Patroni is frozen, the synchronous standby's host is killed, or stopped, etcd loses its majority, the database is switched over; nothing acknowledged is lost or done twice; prints how long each stopped writes",
-        length: "6 min a round",
+        length: "7 min a round",
         needs: "etcd and Patroni, which scripts/setup.sh installs",
         example: "10",
         args: &[
@@ -267,7 +267,7 @@ pub const TASKS: &[Task] = &[
     Task {
         name: "ha-pages",
         shows: "the commands of docs/ha/README.md as they stand: three database hosts, two ledgers and a wallet on this machine, which lose hosts, are switched over and lose no transfer",
-        length: "4 min, and a build",
+        length: "5 min, and a build",
         needs: "etcd and Patroni, which scripts/setup.sh installs",
         run: Run::Steps(long::ha_pages),
         ..REST
