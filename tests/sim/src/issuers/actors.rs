@@ -37,7 +37,7 @@ pub struct Use {
     pub end: End,
 }
 
-/// What is revoked.
+/// What an operator asks the issuer to revoke.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Target {
     Jti(String),

@@ -75,7 +75,7 @@ impl World {
     fn disturb(&mut self, chief: &Actor) {
         for _ in 0..2 + below(6) {
             time::sleep(ms(below(800)));
-            match below(24) {
+            match below(27) {
                 0 => hosts::part(&self.net, ISSUER, KMS, 3_000),
                 1 => hosts::part(&self.net, ISSUER, VERIFIER, 5_000),
                 2 => {
@@ -98,6 +98,8 @@ impl World {
                 19 => self.issuer.date.jump(),
                 20 => self.kms.date.jump(),
                 21 | 22 => self.without_the_kms(chief),
+                23 | 24 => self.end_in_a_start(),
+                25 => self.all_at_once(),
                 _ => self.verifier.date.jump(),
             }
         }
@@ -109,6 +111,25 @@ impl World {
         for machine in [&self.kms, &self.issuer, &self.verifier] {
             machine.date.be_right();
         }
+    }
+
+    /// The issuer or its KMS loses its power again while it starts.
+    fn end_in_a_start(&mut self) {
+        let machine = if below(2) == 0 {
+            &mut self.kms
+        } else {
+            &mut self.issuer
+        };
+        machine.cut_power(&self.net);
+        machine.cut_power(&self.net);
+    }
+
+    fn all_at_once(&mut self) {
+        let mut all = [&mut self.kms, &mut self.issuer, &mut self.verifier];
+        all.iter_mut()
+            .for_each(|machine| machine.lose_power(&self.net));
+        all.iter_mut()
+            .for_each(|machine| machine.start_again(&self.net));
     }
 
     fn good_token(&self) -> Option<Token> {
