@@ -383,6 +383,17 @@ mod tests {
         }
     }
 
+    /// The files would not be opened: nothing is claimed.
+    #[test]
+    fn a_log_without_the_checkpoints_that_it_mentions_is_not_taken_back() {
+        let (engine, disk, _) = shared();
+        engine.forget_checkpoints(LOG);
+        let said = why(back(&engine, &disk, LOG, false));
+        assert!(said.contains("no checkpoint of 980"), "{said}");
+        let head = engine.store(LOG, "reads").head(soon()).unwrap();
+        assert_eq!(head.transit(), None);
+    }
+
     fn why<T>(outcome: Result<T, MigrateError>) -> String {
         outcome.map(drop).unwrap_err().to_string()
     }
