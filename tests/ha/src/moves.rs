@@ -4,6 +4,7 @@
 use std::fs;
 use std::path::Path;
 
+use ron_kernel::{OsRandom, Random as _};
 use ron_ledger::migrate::{Migrated, Move, MoveError, Step};
 use ron_ledger::receipt;
 use ron_service::Running;
@@ -43,6 +44,7 @@ impl<'a> Ledger<'a> {
             place: "host-a:/data",
             vkey: &self.vkey,
             engine: &self.engine,
+            run: OsRandom.u64(),
         }
     }
 

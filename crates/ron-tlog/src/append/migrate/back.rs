@@ -20,7 +20,7 @@ use ron_files::{Disk, write_atomic};
 pub struct Back {
     /// Under the name of [`Transit::Moved`].
     pub node: [Box<dyn LogStore>; 2],
-    /// Of any name.
+    /// For reads alone, so that its name does not matter.
     pub reads: Box<dyn LogStore>,
     /// Where the directory is, as in the name of `node`.
     pub place: String,
