@@ -114,8 +114,17 @@ impl Move<'_> {
             schema: format!("{}_rehearsal", self.engine.schema),
             ..self.engine.clone()
         };
-        let mut upkeep = self.sessions(&engine, "rehearsal")?.upkeep;
-        // What an interrupted rehearsal has left.
+        let LogSessions {
+            mut batches,
+            mut upkeep,
+            ..
+        } = self.sessions(&engine, "rehearsal")?;
+        // What an interrupted rehearsal has left, and nothing else. The head is refused when there are no tables.
+        let left = batches.head(Deadline::within(TABLES));
+        if left.is_ok_and(|head| head.epoch > 0 && head.transit().is_none()) {
+            let why = format!("the schema {} has a log that is in use", engine.schema);
+            return Err(MoveError::Refused(why));
+        }
         upkeep.remove(Deadline::within(TABLES))?;
         let copied = self.begin(&engine, false).and_then(|mut fill| {
             Ok(fill.copy_signed(&mut |done, of| show(Step::Entries(done, of)))?)
