@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ron_files::{Dir, OsDisk, SharedDisk};
-use ron_kernel::{Deadline, OsNet, OsRandom, Random as _, SharedNet, Shutdown};
+use ron_kernel::{Deadline, OsNet, SharedNet, Shutdown};
 use ron_service::records::Engine;
 use ron_service::{DataDir, StartError};
 pub use ron_tlog::append::Migrated;
@@ -64,12 +64,14 @@ pub type Show<'a> = &'a mut dyn FnMut(Step);
 /// A ledger, and the engine that it goes to or comes from.
 #[derive(Clone, Copy, Debug)]
 pub struct Move<'a> {
-    /// The data directory.
+    /// The data directory of the ledger, whose log is in `log`.
     pub data: &'a Path,
     /// How nodes on other hosts are told of the data directory.
     pub place: &'a str,
     pub vkey: &'a VerifierKey,
     pub engine: &'a Engine,
+    /// Drawn for each start of a move: a claim whose outcome was lost is recognised by it.
+    pub run: u64,
 }
 
 impl Move<'_> {
@@ -86,14 +88,13 @@ impl Move<'_> {
             );
             return Err(MoveError::Refused(why));
         }
-        let run = OsRandom.u64();
-        let node = self.sessions(self.engine, &format!("migrated-{run:016x}"))?;
+        let node = self.sessions(self.engine, &format!("migrated-{:016x}", self.run))?;
         let node = [node.batches, node.checkpoints];
         if was_moved {
             let _lock = DataDir::at(Dir::os(self.data))?;
             return Ok(finish_tombstone(disk(), &log, self.options(), node)?);
         }
-        let mut fill = self.begin(self.engine, run, is_resumed)?;
+        let mut fill = self.begin(self.engine, is_resumed)?;
         let _lock = self.follow(&mut fill, show)?;
         let place = place_of(self.engine);
         Ok(fill.finish(&place, node, &mut |done, of| show(Step::Entries(done, of)))?)
@@ -113,14 +114,21 @@ impl Move<'_> {
             schema: format!("{}_rehearsal", self.engine.schema),
             ..self.engine.clone()
         };
-        let mut upkeep = self.sessions(&engine, "rehearsal")?.upkeep;
-        // What an interrupted rehearsal has left.
+        let LogSessions {
+            mut batches,
+            mut upkeep,
+            ..
+        } = self.sessions(&engine, "rehearsal")?;
+        // What an interrupted rehearsal has left, and nothing else. The head is refused when there are no tables.
+        let left = batches.head(Deadline::within(TABLES));
+        if left.is_ok_and(|head| head.epoch > 0 && head.transit().is_none()) {
+            let why = format!("the schema {} has a log that is in use", engine.schema);
+            return Err(MoveError::Refused(why));
+        }
         upkeep.remove(Deadline::within(TABLES))?;
-        let copied = self
-            .begin(&engine, OsRandom.u64(), false)
-            .and_then(|mut fill| {
-                Ok(fill.copy_signed(&mut |done, of| show(Step::Entries(done, of)))?)
-            });
+        let copied = self.begin(&engine, false).and_then(|mut fill| {
+            Ok(fill.copy_signed(&mut |done, of| show(Step::Entries(done, of)))?)
+        });
         upkeep.remove(Deadline::within(TABLES))?;
         copied
     }
@@ -132,8 +140,7 @@ impl Move<'_> {
         is_copy(disk(), &log, self.vkey.name())?;
         let _lock = DataDir::at(Dir::os(self.data))?;
         let place = self.place.to_owned();
-        let run = OsRandom.u64();
-        let node = self.sessions(self.engine, &Transit::Moved(place.clone()).holder(run))?;
+        let node = self.sessions(self.engine, &Transit::Moved(place.clone()).holder(self.run))?;
         let reads = self.sessions(self.engine, "migrate")?;
         let sessions = Back {
             node: [node.batches, node.checkpoints],
@@ -169,8 +176,8 @@ impl Move<'_> {
     }
 
     /// Makes the tables, and looks at both sides.
-    fn begin(&self, engine: &Engine, run: u64, is_resumed: bool) -> Result<Fill, MoveError> {
-        let holder = Transit::Filling(self.place.to_owned()).holder(run);
+    fn begin(&self, engine: &Engine, is_resumed: bool) -> Result<Fill, MoveError> {
+        let holder = Transit::Filling(self.place.to_owned()).holder(self.run);
         let LogSessions {
             batches,
             mut upkeep,
@@ -191,7 +198,7 @@ impl Move<'_> {
     /// Copies what is signed until the ledger has stopped; returns the lock of its data directory.
     fn follow(&self, fill: &mut Fill, show: Show<'_>) -> Result<DataDir, MoveError> {
         let (_trigger, never) = Shutdown::pair();
-        let (mut size, mut is_told) = (0, false);
+        let (mut size, mut is_announced) = (0, false);
         loop {
             let copied = fill.copy_signed(&mut |done, of| show(Step::Entries(done, of)))?;
             let is_near = copied.size - size <= NEAR;
@@ -199,9 +206,9 @@ impl Move<'_> {
             match DataDir::try_at(Dir::os(self.data))? {
                 Ok(lock) => return Ok(lock),
                 Err(in_use) if is_near => {
-                    if !is_told {
+                    if !is_announced {
                         show(Step::Stop(in_use));
-                        is_told = true;
+                        is_announced = true;
                     }
                     never.wait(Deadline::within(POLL));
                 }

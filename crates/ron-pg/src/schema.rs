@@ -40,8 +40,13 @@ impl LogUpkeep for Upkeep {
 
     fn remove(&mut self, deadline: Deadline) -> Result<(), StoreError> {
         let mut session = self.open(deadline)?;
-        let drop = format!("DROP SCHEMA IF EXISTS {} CASCADE", self.options.schema);
-        transaction(&mut session, &[drop], deadline)
+        let s = &self.options.schema;
+        let tables = ["head", "batch", "checkpoint", "beat", "unique"];
+        let tables = tables.map(|table| format!("{s}.log_{table}")).join(", ");
+        let tables = format!("DROP TABLE IF EXISTS {tables} CASCADE");
+        // Refused when anything else is in it; then the tables stay too.
+        let schema = format!("DROP SCHEMA IF EXISTS {s}");
+        transaction(&mut session, &[tables, schema], deadline)
     }
 }
 

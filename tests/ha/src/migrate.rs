@@ -190,7 +190,7 @@ where
 #[cfg(test)]
 mod tests {
     use ron_files::{CrashMode, FaultKind};
-    use ron_tlog::append::rewrite_private;
+    use ron_tlog::append::{Record, rewrite_private};
     use ron_tlog::store::{Refusal, StoreError};
 
     use super::*;
@@ -383,6 +383,17 @@ mod tests {
         }
     }
 
+    /// The files would not be opened: nothing is claimed.
+    #[test]
+    fn a_log_without_the_checkpoints_that_it_mentions_is_not_taken_back() {
+        let (engine, disk, _) = shared();
+        engine.forget_checkpoints(LOG);
+        let said = why(back(&engine, &disk, LOG, false));
+        assert!(said.contains("no checkpoint of 980"), "{said}");
+        let head = engine.store(LOG, "reads").head(soon()).unwrap();
+        assert_eq!(head.transit(), None);
+    }
+
     fn why<T>(outcome: Result<T, MigrateError>) -> String {
         outcome.map(drop).unwrap_err().to_string()
     }
@@ -468,6 +479,38 @@ mod tests {
         };
         let said = why(foreign);
         assert!(said.contains("another.example/log"), "{said}");
+    }
+
+    /// A record with a private part, which no root covers.
+    struct Private;
+
+    impl Record for Private {
+        fn leaf(&self) -> &[u8] {
+            b"leaf"
+        }
+
+        fn private(&self) -> &[u8] {
+            b"memo"
+        }
+    }
+
+    #[test]
+    fn what_no_root_covers_is_compared_too() {
+        let (engine, disk) = (MemoryEngine::new(Defect::None), SimDisk::new());
+        let mut log = in_files(&disk).unwrap();
+        log.append(&[Private]).unwrap();
+        log.publish_checkpoint(&signer()).unwrap();
+        drop(log);
+        let mut fill = begin(&engine, &disk, LOG, false).unwrap();
+        fill.copy_signed(&mut |_, _| {}).unwrap();
+        let erase = |_: &[u8], private: &mut [u8]| {
+            private.fill(0);
+            Ok(())
+        };
+        rewrite_private(&disk, dir(), 0, &mut { erase }).unwrap();
+        let said = why(to_engine(&engine, &disk, LOG, true));
+        assert!(said.contains("its batch at entry 0 differs"), "{said}");
+        assert!(in_files(&disk).is_ok());
     }
 
     #[test]

@@ -4,6 +4,7 @@
 use std::fs;
 use std::path::Path;
 
+use ron_kernel::{OsRandom, Random as _};
 use ron_ledger::migrate::{Migrated, Move, MoveError, Step};
 use ron_ledger::receipt;
 use ron_service::Running;
@@ -44,6 +45,7 @@ impl<'a> Ledger<'a> {
             place: "host-a:/data",
             vkey: &self.vkey,
             engine: &self.engine,
+            run: OsRandom.u64(),
         }
     }
 
@@ -205,6 +207,20 @@ fn a_rehearsal_leaves_nothing_and_an_unsafe_database_is_refused() {
         assert_eq!((copied.size, copied.sent), (6, 6));
         assert_eq!(schemas(), Ok(0));
     }
+    let foreign = [
+        "CREATE SCHEMA ron_ledger_rehearsal",
+        "CREATE TABLE ron_ledger_rehearsal.kept (n int)",
+    ];
+    for sql in foreign {
+        rig.cluster.primary.admin(sql, &[]);
+    }
+    let said = why(ledger.moving().rehearse(&mut |_| {}));
+    assert!(said.contains("cannot drop schema"), "{said}");
+    let kept = "SELECT count(*) FROM ron_ledger_rehearsal.kept";
+    assert_eq!(rig.cluster.primary.admin(kept, &[]).int8(0, 0), Ok(0));
+    rig.cluster
+        .primary
+        .admin("DROP SCHEMA ron_ledger_rehearsal CASCADE", &[]);
     let names = ["synchronous_standby_names", "*", "s1"];
     rig.cluster.primary.set(names[0], names[1]);
     let said = why(ledger.to_engine(false));

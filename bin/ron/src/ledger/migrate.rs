@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use clap::Args;
-use ron_kernel::{Clock as _, SystemClock};
+use ron_kernel::{Clock as _, OsRandom, Random as _, SystemClock};
 use ron_ledger::migrate::{Migrated, Move, Step};
 use ron_service::config::{Setting as _, Value};
 use ron_service::records::{Engine, EngineDurability};
@@ -61,6 +61,7 @@ pub fn run(args: &MigrateArgs, data: &Path, vkey: &VerifierKey) -> Result<(), St
         place: &place,
         vkey,
         engine: &engine,
+        run: OsRandom.u64(),
     };
     let progress = bar("ledger");
     let mut step = |step| {

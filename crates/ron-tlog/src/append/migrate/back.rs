@@ -20,7 +20,7 @@ use ron_files::{Disk, write_atomic};
 pub struct Back {
     /// Under the name of [`Transit::Moved`].
     pub node: [Box<dyn LogStore>; 2],
-    /// Of any name.
+    /// For reads alone, so that its name does not matter.
     pub reads: Box<dyn LogStore>,
     /// Where the directory is, as in the name of `node`.
     pub place: String,
@@ -92,6 +92,14 @@ fn take_over(
     let mut source = Source::open(Arc::clone(disk), dir, &options.origin)?;
     let mut back = ReadBack::new(&options.origin);
     compare(&mut source, &mut back, copy.size(), engine, progress)?;
+    // A log of its own is not opened without the checkpoints that it mentions. Those of later batches are in the engine before them.
+    let newest = engine.checkpoint(by())?.map_or(0, |(size, _)| size);
+    if source.noted() > newest.max(copy.reader().checkpoint_size()) {
+        return refused(format!(
+            "the database has no checkpoint of {} entries or more, which the log mentions",
+            source.noted()
+        ));
+    }
     let seen = engine.head(by())?.epoch;
     claim_copy(copy, seen)?;
     // Nothing comes any more: what a node has appended since is compared too.
@@ -100,13 +108,7 @@ fn take_over(
         let why = "the copy in the files is not what the database has";
         return Err(StoreError::Lost(why.into()).into());
     }
-    let covered = adopt_checkpoint(&**disk, dir, options, copy, engine)?;
-    if source.noted() > covered {
-        return refused(format!(
-            "the database has no checkpoint of {} entries or more, which the log mentions",
-            source.noted()
-        ));
-    }
+    adopt_checkpoint(&**disk, dir, options, copy, engine)?;
     // A copy is written without a flush.
     let names = disk.list(dir).map_err(OpenError::io("listing", dir))?;
     for name in names.iter().filter(|name| segment_number(name).is_some()) {
@@ -140,21 +142,20 @@ fn compare(
     Ok(())
 }
 
-/// Takes the engine's newest checkpoint over, and returns its size; 0 when there is none.
+/// Takes the engine's newest checkpoint over, unless this node has seen a later one.
 fn adopt_checkpoint(
     disk: &dyn Disk,
     dir: &Path,
     options: &LogOptions,
     copy: &EngineLog,
     engine: &mut dyn LogStore,
-) -> Result<u64, MigrateError> {
+) -> Result<(), MigrateError> {
     let reader = copy.reader();
-    let own = reader.checkpoint_size();
     let Some((size, note)) = engine.checkpoint(by())? else {
-        return Ok(own);
+        return Ok(());
     };
-    if size < own {
-        return Ok(own);
+    if size < reader.checkpoint_size() {
+        return Ok(());
     }
     let origin = Some(options.origin.as_str());
     let checkpoint = match &options.verifiers[..] {
@@ -169,5 +170,5 @@ fn adopt_checkpoint(
     }
     write_atomic(disk, dir, CHECKPOINT_NAME, note.as_bytes())
         .map_err(OpenError::io("writing", dir.join(CHECKPOINT_NAME)))?;
-    Ok(size)
+    Ok(())
 }

@@ -54,7 +54,7 @@ impl ReadBack {
                 };
                 if stored.batch != *expected {
                     return refused(format!(
-                        "the log in the database is another one: its batch at entry {size} differs, root included"
+                        "the log in the database is another one: its batch at entry {size} differs"
                     ));
                 }
                 let begin = Encoded {
