@@ -60,7 +60,7 @@ pub struct Revocation {
 
 /// What all actors have seen together. No operation of the simulator is inside of its lock.
 #[derive(Debug, Default)]
-pub struct Seen {
+pub struct Observations {
     pub tokens: Vec<Token>,
     pub uses: Vec<Use>,
     pub revocations: Vec<Revocation>,
@@ -75,7 +75,7 @@ pub struct Seen {
     rotated: Option<Instant>,
 }
 
-impl Seen {
+impl Observations {
     /// The newest token that was accepted, if nobody has asked for a revocation since that may void it.
     pub fn good(&self) -> Option<Token> {
         let accepted = self
@@ -103,9 +103,9 @@ impl Revocation {
     }
 }
 
-pub type Shared = Arc<Mutex<Seen>>;
+pub type Shared = Arc<Mutex<Observations>>;
 
-pub fn seen(shared: &Shared) -> MutexGuard<'_, Seen> {
+pub fn seen(shared: &Shared) -> MutexGuard<'_, Observations> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -145,7 +145,7 @@ impl Actor {
         }
     }
 
-    fn seen(&self) -> MutexGuard<'_, Seen> {
+    fn seen(&self) -> MutexGuard<'_, Observations> {
         seen(&self.shared)
     }
 

@@ -9,7 +9,7 @@ use ron_kms::{Leaf, Op};
 use ron_proto::passport::{RevocationEvent, Revoked};
 use ron_sim::ensure;
 
-use super::actors::{End, Revocation, Seen, Target, Use};
+use super::actors::{End, Revocation, Observations, Target, Use};
 use super::services::hex;
 use super::tokens::Token;
 
@@ -20,7 +20,7 @@ const ROTATION: Duration = Duration::from_secs(3);
 
 /// What a run has shown.
 pub struct Evidence<'s> {
-    pub seen: &'s Seen,
+    pub seen: &'s Observations,
     /// The whole log of revocations.
     pub events: &'s [RevocationEvent],
     /// Up to which event the verifier had the feed in force, and when.
