@@ -1,11 +1,11 @@
 //! Moves the ledger of a data directory from files to an engine, and back: `ron ledger migrate`. On the way there the ledger runs
 //! until all but its end is copied.
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ron_files::{Dir, OsDisk, SharedDisk};
+use ron_files::{Dir, SharedDisk};
 use ron_kernel::{Deadline, OsNet, SharedNet, Shutdown};
 use ron_service::records::Engine;
 use ron_service::{DataDir, StartError};
@@ -65,7 +65,7 @@ pub type Show<'a> = &'a mut dyn FnMut(Step);
 #[derive(Clone, Copy, Debug)]
 pub struct Move<'a> {
     /// The data directory of the ledger, whose log is in `log`.
-    pub data: &'a Path,
+    pub data: &'a Dir,
     /// How nodes on other hosts are told of the data directory.
     pub place: &'a str,
     pub vkey: &'a VerifierKey,
@@ -79,8 +79,8 @@ impl Move<'_> {
     /// and the move goes on when it has. `is_resumed`: an earlier move was interrupted.
     pub fn to_engine(&self, is_resumed: bool, show: Show<'_>) -> Result<Migrated, MoveError> {
         self.check()?;
-        let (origin, log) = (self.vkey.name(), self.data.join("log"));
-        let was_moved = is_copy(disk(), &log, origin)?;
+        let (origin, log) = (self.vkey.name(), self.log());
+        let was_moved = is_copy(self.disk(), &log, origin)?;
         if was_moved && !is_resumed {
             let why = format!(
                 "{} is the copy of a log that a database keeps: there is nothing to move",
@@ -91,8 +91,8 @@ impl Move<'_> {
         let node = self.sessions(self.engine, &format!("migrated-{:016x}", self.run))?;
         let node = [node.batches, node.checkpoints];
         if was_moved {
-            let _lock = DataDir::at(Dir::os(self.data))?;
-            return Ok(finish_tombstone(disk(), &log, self.options(), node)?);
+            let _lock = DataDir::at(self.data.clone())?;
+            return Ok(finish_tombstone(self.disk(), &log, self.options(), node)?);
         }
         let mut fill = self.begin(self.engine, is_resumed)?;
         let _lock = self.follow(&mut fill, show)?;
@@ -103,10 +103,10 @@ impl Move<'_> {
     /// Copies what is signed by now to a schema of its own, which is removed afterwards. Nothing else is changed.
     pub fn rehearse(&self, show: Show<'_>) -> Result<Migrated, MoveError> {
         self.check()?;
-        if is_copy(disk(), &self.data.join("log"), self.vkey.name())? {
+        if is_copy(self.disk(), &self.log(), self.vkey.name())? {
             let why = format!(
                 "{} is a copy: there is nothing to move",
-                self.data.display()
+                self.data.path().display()
             );
             return Err(MoveError::Refused(why));
         }
@@ -136,9 +136,9 @@ impl Move<'_> {
     /// Makes the copy of this node, which does not run, a ledger in files of its own. No node writes to the engine any more.
     pub fn to_files(&self, is_resumed: bool, show: Show<'_>) -> Result<Migrated, MoveError> {
         self.check()?;
-        let log = self.data.join("log");
-        is_copy(disk(), &log, self.vkey.name())?;
-        let _lock = DataDir::at(Dir::os(self.data))?;
+        let log = self.log();
+        is_copy(self.disk(), &log, self.vkey.name())?;
+        let _lock = DataDir::at(self.data.clone())?;
         let place = self.place.to_owned();
         let node = self.sessions(self.engine, &Transit::Moved(place.clone()).holder(self.run))?;
         let reads = self.sessions(self.engine, "migrate")?;
@@ -149,7 +149,7 @@ impl Move<'_> {
         };
         let progress = &mut |done, of| show(Step::Entries(done, of));
         Ok(to_files(
-            disk(),
+            self.disk(),
             &log,
             self.options(),
             sessions,
@@ -163,6 +163,14 @@ impl Move<'_> {
             Some(why) => Err(MoveError::Refused(format!("the database {why}"))),
             None => Ok(()),
         }
+    }
+
+    fn log(&self) -> PathBuf {
+        self.data.path().join("log")
+    }
+
+    fn disk(&self) -> SharedDisk {
+        self.data.disk().clone()
     }
 
     fn options(&self) -> LogOptions {
@@ -184,9 +192,9 @@ impl Move<'_> {
             ..
         } = self.sessions(engine, &holder)?;
         upkeep.install(Deadline::within(TABLES))?;
-        let (log, options) = (self.data.join("log"), self.options());
+        let (log, options) = (self.log(), self.options());
         Ok(Fill::begin(
-            disk(),
+            self.disk(),
             &log,
             options,
             batches,
@@ -203,7 +211,7 @@ impl Move<'_> {
             let copied = fill.copy_signed(&mut |done, of| show(Step::Entries(done, of)))?;
             let is_near = copied.size - size <= NEAR;
             size = copied.size;
-            match DataDir::try_at(Dir::os(self.data))? {
+            match DataDir::try_at(self.data.clone())? {
                 Ok(lock) => return Ok(lock),
                 Err(in_use) if is_near => {
                     if !is_announced {
@@ -216,10 +224,6 @@ impl Move<'_> {
             }
         }
     }
-}
-
-fn disk() -> SharedDisk {
-    Arc::new(OsDisk)
 }
 
 /// An engine, without what tells how to log in.

@@ -2,8 +2,8 @@
 #![allow(clippy::disallowed_methods)] // a test waits
 
 use std::fs;
-use std::path::Path;
 
+use ron_files::Dir;
 use ron_kernel::{OsRandom, Random as _};
 use ron_ledger::migrate::{Migrated, Move, MoveError, Step};
 use ron_ledger::receipt;
@@ -18,18 +18,18 @@ use crate::ledgers::Rig;
 use crate::services::stop;
 
 /// The ledger of a directory, which a command moves.
-struct Ledger<'a> {
-    data: &'a Path,
+struct Ledger {
+    data: Dir,
     vkey: VerifierKey,
     engine: Engine,
 }
 
-impl<'a> Ledger<'a> {
-    fn of(rig: &'a Rig, node: usize) -> Self {
+impl Ledger {
+    fn of(rig: &Rig, node: usize) -> Self {
         let data = rig.dirs[node].path();
         let vkey = fs::read_to_string(data.join("log.vkey")).expect("the node has started once");
         Self {
-            data,
+            data: Dir::os(data),
             vkey: VerifierKey::parse(vkey.trim()).expect("a key"),
             engine: Engine {
                 url: rig.cluster.primary.url(),
@@ -41,7 +41,7 @@ impl<'a> Ledger<'a> {
 
     fn moving(&self) -> Move<'_> {
         Move {
-            data: self.data,
+            data: &self.data,
             place: "host-a:/data",
             vkey: &self.vkey,
             engine: &self.engine,
@@ -58,7 +58,7 @@ impl<'a> Ledger<'a> {
     }
 
     fn meta(&self) -> String {
-        fs::read_to_string(self.data.join("log/log.meta")).expect("a log")
+        fs::read_to_string(self.data.path().join("log/log.meta")).expect("a log")
     }
 }
 

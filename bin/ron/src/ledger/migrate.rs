@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use clap::Args;
+use ron_files::Dir;
 use ron_kernel::{Clock as _, OsRandom, Random as _, SystemClock};
 use ron_ledger::migrate::{Migrated, Move, Step};
 use ron_service::config::{Setting as _, Value};
@@ -57,7 +58,7 @@ pub fn run(args: &MigrateArgs, data: &Path, vkey: &VerifierKey) -> Result<(), St
     };
     let place = place_of(data)?;
     let ledger = Move {
-        data,
+        data: &Dir::os(data),
         place: &place,
         vkey,
         engine: &engine,
