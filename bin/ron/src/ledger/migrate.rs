@@ -139,7 +139,7 @@ fn report(args: &MigrateArgs, data: &Path, moved: &Migrated, took: Duration) -> 
 #[cfg(all(test, not(feature = "postgres")))]
 mod tests {
     use ron_crypto::sign::Ed25519Key;
-    use ron_tlog::note::{Ed25519NoteSigner, NoteSigner as _};
+    use ron_tlog::note::Ed25519NoteSigner;
 
     use super::*;
 

@@ -9,7 +9,7 @@ use ron_kms::{Leaf, Op};
 use ron_proto::passport::{RevocationEvent, Revoked};
 use ron_sim::ensure;
 
-use super::actors::{End, Revocation, Observations, Target, Use};
+use super::actors::{End, Observations, Revocation, Target, Use};
 use super::services::hex;
 use super::tokens::Token;
 
