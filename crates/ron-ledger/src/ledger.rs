@@ -15,6 +15,7 @@ use ron_proto::ledger::{
     EventPage, Head, LogRecord, RecordPage, RequestKey, TxId, escrow_account,
 };
 use ron_proto::{Amount, EpochId, Tenant, Timestamp, b64};
+use ron_tlog::append::TreeHead;
 use ron_tlog::{Hash, ReadError};
 
 use crate::answers::{self, LogEntry};
@@ -121,6 +122,11 @@ impl Gate {
             role.set_active(false);
         }
         before == OPEN
+    }
+
+    /// Whether the log is in an engine, which several nodes share.
+    const fn is_shared(&self) -> bool {
+        self.role.is_some()
     }
 
     /// Whether the gate is closed until the next start.
@@ -315,9 +321,14 @@ impl Ledger {
             .collect()
     }
 
-    /// The last durable sequence.
+    /// The last durable sequence that readers find in the books too.
     pub fn head_seq(&self) -> u64 {
-        self.shared.head()
+        let durable = self.shared.head();
+        if self.gate.is_shared() {
+            // A standby has its copy of the log before it has decided the entries again.
+            return durable.min(self.shared.state(State::seq));
+        }
+        durable
     }
 
     /// Whether another node of the ledger writes, or none.
@@ -340,7 +351,13 @@ impl Ledger {
 
     pub fn head(&self) -> Head {
         let reader = self.shared.reader();
-        let head = reader.head();
+        let mut head = reader.head();
+        let size = self.head_seq() + 1;
+        if size < head.size
+            && let Ok(root) = reader.root_at(size)
+        {
+            head = TreeHead { size, root };
+        }
         Head {
             origin: reader.origin().to_owned(),
             seq: head.size.saturating_sub(1),

@@ -245,3 +245,42 @@ fn a_node_without_work_sees_that_another_has_the_ledger() {
     rig.issue_in_the_end(&node, "after");
     stop(node);
 }
+
+/// What a standby shows while it reads a long log: its balances have every entry up to the head that it names.
+#[test]
+fn a_standby_that_catches_up_names_no_entry_that_its_books_do_not_have() {
+    let rig = Rig::new(Cluster::pair());
+    let one = rig.start(0);
+    wait_for("the first node is active", || rig.is_active(&one));
+    for batch in 0..20 {
+        let entry = |n| {
+            json!({"kind": "issue", "tenant": "t", "principal": "p", "key": format!("{batch}-{n}"),
+                "to": "alice", "asset": "ron", "amount_minor": "1"})
+        };
+        let entries: Vec<Value> = (0..500).map(entry).collect();
+        let body = json!({"entries": entries, "linked": false});
+        wait_for("the entries are committed", || {
+            let path = "/v1/ledger/commit";
+            let reply = rig.wallet.call(&one, Method::POST, path, None, Some(&body));
+            reply.status == 200
+        });
+    }
+    rig.copy_key(1);
+    let two = rig.start(1);
+    let mut seen = 0;
+    wait_for("the second node has all", || {
+        let seq = rig.head(&two)["seq"].as_u64().expect("a sequence");
+        let account = rig.wallet.get(&two, "/v1/ledger/accounts/alice");
+        let account: Value = serde_json::from_slice(&account.body).expect("JSON");
+        let balance = &account["balances"][0]["amount_minor"];
+        let balance: u64 = balance
+            .as_str()
+            .map_or(0, |amount| amount.parse().expect("a number"));
+        assert!(balance >= seq, "{balance} of {seq} entries");
+        seen += u64::from(seq > 0 && seq < 10_000);
+        seq == 10_000
+    });
+    println!("{seen} heads were seen before the last");
+    stop(two);
+    stop(one);
+}
