@@ -22,7 +22,7 @@ const DEVICES: &str = "-p ron-custody -p ron-kms --features pkcs11,tpm --lib -- 
 
 /// The unit tests of ron-pg, all of ron-ha (contracts of a log's store and of records, the model of the protocol, services over one database), and
 /// the command that moves a ledger there.
-const HA: &str = "-p ron -p ron-pg -p ron-ha --features ron/postgres,ron-ha/postgres --lib --test migrate -- --test-threads 3";
+const HA: &str = "-p ron -p ron-pg -p ron-ha --features ron/postgres,ron-ha/postgres --lib --test database -- --test-threads 3";
 const TAKEOVER: &str = "-p ron-ha --features postgres --test takeover -- --nocapture";
 
 /// What a row of the table leaves out.

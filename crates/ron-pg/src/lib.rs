@@ -6,6 +6,7 @@
 //!  hosts       a database with several hosts, as one text for each
 //!  connection  one session: connect, query, wait for the answer, each until a deadline
 //!  session     the rules under which a session may write, and what an error means
+//!  inspect     what a server shows of itself and of its standbys
 //!  schema      tables, partitions ahead of need, expired ids
 //!  log_store   ron_tlog's LogStore, by statements
 //!  log_beat    ron_tlog's LogBeat
@@ -20,6 +21,7 @@
 
 mod connection;
 mod hosts;
+mod inspect;
 mod log_beat;
 mod log_store;
 mod schema;
@@ -28,6 +30,7 @@ mod statements;
 mod sys;
 
 pub use connection::{Cell, Connection, Notice, Param, PgError, Rows, Waiter};
+pub use inspect::inspect;
 pub use log_beat::PgLogBeat;
 pub use log_store::PgLogStore;
 pub use schema::Upkeep;

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use ron_crypto::hash::sha256;
 use ron_kernel::Deadline;
-use ron_tlog::store::{EngineStandby, EngineState, LogUpkeep, Refusal, StoreError};
+use ron_tlog::store::{EngineState, LogUpkeep, Refusal, StoreError};
 use ron_tlog::tree::empty_root;
 
-use crate::connection::{Param, PgError, Rows, Waiter};
+use crate::connection::{Param, Rows, Waiter};
+use crate::inspect::state;
 use crate::session::{Commits, PgLogOptions, Session, of_read, of_write};
 
 /// Serialises changes of tables between nodes; any number that no other program uses.
@@ -32,9 +33,10 @@ impl LogUpkeep for Upkeep {
         let partitions_ahead = self.ahead(deadline)?;
         self.freeze_closed(deadline)?;
         self.forget_expired(deadline)?;
+        let mut session = self.open(deadline)?;
         Ok(EngineState {
             partitions_ahead,
-            ..self.state(deadline)?
+            ..state(&mut session, deadline)?
         })
     }
 
@@ -141,33 +143,6 @@ impl Upkeep {
             of_write(session.connection.query(&note, &[], deadline))?;
         }
         Ok(closed.len() as u32)
-    }
-
-    /// What the server shows of itself and of its standbys.
-    fn state(&self, deadline: Deadline) -> Result<EngineState, StoreError> {
-        let mut session = self.open(deadline)?;
-        let sql = "SELECT coalesce(host(inet_server_addr()) || ':' || inet_server_port(), 'a Unix socket'), \
-             (SELECT max(age(datfrozenxid)) FROM pg_database)::bigint";
-        let server = query(&mut session, sql, &[], deadline)?;
-        // Without the rights of pg_monitor the server shows that there is a standby, and no more of it.
-        let sql = "SELECT coalesce(application_name, ''), coalesce(sync_state IN ('sync', 'quorum'), false), \
-             coalesce(greatest(pg_wal_lsn_diff(pg_current_wal_lsn(), flush_lsn), 0)::bigint, -1) \
-             FROM pg_stat_replication ORDER BY 1";
-        let rows = query(&mut session, sql, &[], deadline)?;
-        let standby = |row| {
-            Ok(EngineStandby {
-                name: rows.text(row, 0)?.to_owned(),
-                synchronous: rows.boolean(row, 1)?,
-                behind_bytes: u64::try_from(rows.int8(row, 2)?).ok(),
-            })
-        };
-        let standbys: Result<_, PgError> = (0..rows.len()).map(standby).collect();
-        Ok(EngineState {
-            server: server.text(0, 0).map_err(of_read)?.to_owned(),
-            oldest_transaction: server.count(0, 1).map_err(of_read)?,
-            standbys: standbys.map_err(of_read)?,
-            partitions_ahead: 0,
-        })
     }
 
     fn table_of_log(&self) -> String {

@@ -483,6 +483,18 @@ pub struct EngineStandby {
     pub behind_bytes: Option<u64>,
 }
 
+/// What an operator has to know of an engine before a node writes to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EngineInspection {
+    /// Why a commit may not survive the loss of a host.
+    pub unsafe_because: Option<String>,
+    pub state: EngineState,
+    /// Major version of the server.
+    pub version: u64,
+    /// Sessions that the user may have; `None` for any number.
+    pub sessions_max: Option<u64>,
+}
+
 /// The sessions of one node with a log in an engine. Each may wait without the others.
 pub struct LogSessions {
     pub batches: Box<dyn LogStore>,

@@ -4,6 +4,7 @@
 //! It changes nothing except for a trial file, which it removes again, and needs no running
 //! service.
 
+mod database;
 mod disk;
 mod host;
 mod service;
@@ -18,7 +19,7 @@ use ron_services::NAMES;
 
 use crate::layout::{BASE_PORT, Layout, base_port};
 
-/// Check this host: configuration, permissions, ports, clock, disk, limits, HSM and TPM.
+/// Check this host: configuration, permissions, ports, clock, disk, limits, HSM and TPM; and the database of a shared log.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  ron doctor\n  ron doctor --data-dir /srv/ron\n  ron doctor --service ron-kms --config /etc/ron/ron-kms.toml\n  ron doctor --json | jq '.findings[] | select(.verdict != \"ok\")'\n\nEnds with code 1 when something is wrong enough to keep a service from starting or from being trusted."

@@ -11,7 +11,7 @@ use ron_service::config::Value;
 
 use ron_services::NAMES;
 
-use crate::doctor::{Report, disk};
+use crate::doctor::{Report, database, disk};
 use crate::fleet;
 use crate::layout::{Layout, api_port};
 
@@ -45,6 +45,7 @@ pub fn check_file(report: &mut Report, name: &str, file: &Path) {
         existing_or_parent(report, dir);
     }
     devices(report, &config);
+    database::check(report, name, &config);
 }
 
 /// Checks the six services of a data directory, or the place where the directory is to be made.
@@ -87,6 +88,7 @@ pub fn check_fleet(report: &mut Report, layout: &Layout, base_port: u16) {
         }
         transport(report, name, &config);
         devices(report, &config);
+        database::check(report, name, &config);
     }
 }
 
@@ -133,6 +135,7 @@ fn transport(report: &mut Report, name: &str, config: &Config) {
     }
     let mut plain: Vec<String> = peers(config)
         .into_iter()
+        .flat_map(|(key, urls)| urls.split(',').map(move |url| (key, url.trim())))
         .filter_map(|(key, url)| Some(format!("{key} = {}", plain_http(url)?)))
         .collect();
     let auth = &config.chassis().auth;

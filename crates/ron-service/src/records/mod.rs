@@ -26,7 +26,7 @@ mod sql;
 use std::io;
 
 use ron_kernel::{Deadline, Random, SharedNet};
-use ron_tlog::store::LogSessions;
+use ron_tlog::store::{EngineInspection, LogSessions};
 pub use ron_tlog::store::{Refusal, Writer};
 
 use crate::store::Migration;
@@ -123,6 +123,24 @@ impl Engine {
             beat: Box::new(ron_pg::PgLogBeat::new(options.clone(), waiter(net)?)),
             upkeep: Box::new(ron_pg::Upkeep::new(options, waiter(net)?)),
         })
+    }
+
+    /// Looks at the engine as an operator would before a service writes to it. Nothing is changed.
+    #[cfg(feature = "postgres")]
+    pub fn inspect(&self, net: &SharedNet, deadline: Deadline) -> Result<EngineInspection, String> {
+        let waiter = waiter(net).map_err(|e| e.to_string())?;
+        let durability = self.durability.of_engine();
+        ron_pg::inspect(&self.url, durability, &waiter, deadline).map_err(|e| e.to_string())
+    }
+
+    /// This program was built without an engine: [`Engine::fault`] has said so.
+    #[cfg(not(feature = "postgres"))]
+    pub fn inspect(
+        &self,
+        _net: &SharedNet,
+        _deadline: Deadline,
+    ) -> Result<EngineInspection, String> {
+        Err(self.fault().unwrap_or_default())
     }
 
     /// This program was built without an engine: [`Engine::fault`] has said so.

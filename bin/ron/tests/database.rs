@@ -1,4 +1,5 @@
-//! `ron ledger migrate` as a program, with a PostgreSQL primary and its standby: the commands of docs/two-hosts.md.
+//! `ron` as a program, with a PostgreSQL primary and its standby: `ron ledger migrate` by the commands of docs/two-hosts.md, and
+//! what `ron doctor` says of the database.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -170,4 +171,66 @@ fn arguments_that_do_not_fit_are_refused() {
         let said = refused(&ron(dir.path(), &[&["ledger", "migrate"], args].concat()));
         assert!(said.contains(why), "{args:?}: {said}");
     }
+}
+
+/// What `ron doctor` finds about the ledger's database, as `VERDICT SAYS`.
+fn doctor(dir: &Path, config: &Path) -> Vec<String> {
+    let out = Command::new(env!("CARGO_BIN_EXE_ron"))
+        .args(["doctor", "--json", "--service", "ron-ledger", "--config"])
+        .arg(config)
+        .current_dir(dir)
+        .output()
+        .expect("ron runs");
+    let report: serde_json::Value = serde_json::from_slice(&out.stdout).expect("JSON");
+    let findings = report["findings"].as_array().expect("findings").iter();
+    let found = findings.filter(|one| one["about"] == "ron-ledger database");
+    let text = |one: &serde_json::Value, name: &str| one[name].as_str().unwrap_or("").to_owned();
+    found
+        .map(|one| format!("{} {}", text(one, "verdict"), text(one, "says")))
+        .collect()
+}
+
+#[test]
+fn the_doctor_names_what_is_wrong_with_a_database() {
+    let cluster = Cluster::pair();
+    let dir = tempfile::tempdir().expect("a directory");
+    let config = dir.path().join("config.toml");
+    let write = |url: &str, more: &str| {
+        let text = format!(
+            "data_dir = \"{}\"\n[log]\nurl = \"{url}\"\nnode = \"http://10.0.0.1:7460\"\n{more}",
+            dir.path().join("data").display()
+        );
+        fs::write(&config, text).expect("a file");
+    };
+    let check = |wanted: &[&str]| {
+        let found = doctor(dir.path(), &config);
+        assert_eq!(found.len(), wanted.len(), "{found:?}");
+        for (says, start) in found.iter().zip(wanted) {
+            assert!(says.starts_with(start), "{says}");
+        }
+    };
+    let (no_witness, no_limit) = (
+        "warn no witness remembers the log",
+        "warn its user may have any number",
+    );
+    write(&cluster.primary.url(), "");
+    check(&[no_witness, no_limit]);
+    cluster
+        .primary
+        .admin("ALTER ROLE ron CONNECTION LIMIT 30", &[]);
+    check(&[no_witness, "ok PostgreSQL "]);
+    cluster.primary.set("synchronous_standby_names", "*");
+    check(&[
+        no_witness,
+        "fail synchronous_standby_names must name a standby",
+    ]);
+    cluster.primary.set("synchronous_standby_names", "another");
+    check(&[no_witness, "fail no standby follows that writes wait for"]);
+    write(&cluster.primary.url(), "durability = \"storage\"\n");
+    check(&[
+        "fail no witness remembers the log",
+        "warn its storage is declared",
+    ]);
+    write("postgresql://ron@127.0.0.1:1/postgres", "");
+    check(&[no_witness, "fail it cannot be asked"]);
 }
