@@ -1,5 +1,6 @@
 //! `ron` as a program, with a PostgreSQL primary and its standby: `ron ledger migrate` by the commands of docs/two-hosts.md, and
 //! what `ron doctor` says of the database.
+#![cfg(feature = "postgres")]
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};

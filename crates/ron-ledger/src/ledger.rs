@@ -331,10 +331,13 @@ impl Ledger {
         durable
     }
 
-    /// Whether another node of the ledger writes, or none.
-    pub fn is_standby(&self) -> bool {
+    /// Which node of the ledger writes instead of this one, or that none does; `None` for a ledger in files and for the active node.
+    pub fn standby(&self) -> Option<Closed> {
+        if !self.gate.is_shared() {
+            return None;
+        }
         let closed = self.gate.closed(&self.shared);
-        closed.is_some_and(|closed| closed.cause == ClosedCause::NotActive)
+        closed.filter(|closed| closed.cause == ClosedCause::NotActive)
     }
 
     /// Waits until this node has the entry; false when it does not get it in time.

@@ -1,5 +1,6 @@
 //! Failures of database hosts under Patroni and etcd, while clients write to two ledgers: nothing that was acknowledged is lost
 //! or done twice, and writes go on without a restart. Prints how long each failure stopped writes.
+#![cfg(feature = "postgres")]
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_types,

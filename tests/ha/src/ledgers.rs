@@ -178,6 +178,27 @@ fn the_other_node_takes_over_and_knows_every_key() {
             String::from_utf8_lossy(&reply.body)
         );
     }
+    // What a standby does not have may be at the active node, which it names: only that one says 404.
+    let id = "tx_00000000000000ff0000000000000001";
+    for path in [
+        "by-key/t/p/never".to_owned(),
+        format!("tx/{id}"),
+        format!("tx/{id}/receipt"),
+        format!("tx/{id}/reversals"),
+        format!("holds/{id}"),
+        "epochs/t/e1".to_owned(),
+    ] {
+        let path = format!("/v1/ledger/{path}");
+        let reply = rig.wallet.get(&one, &path);
+        let body: Value = serde_json::from_slice(&reply.body).expect("a problem document");
+        assert_eq!(
+            (reply.status, &body["code"]),
+            (503, &json!("not_active")),
+            "{path}: {body}"
+        );
+        assert_eq!(body["details"]["active"], "http://node-1", "{path}");
+        assert_eq!(rig.wallet.get(&two, &path).status, 404, "{path}");
+    }
     let beyond = ron_kernel::scoped(2, |n| match n {
         0 => rig.wallet.get(&one, "/v1/ledger/assets?min_seq=3").status,
         _ => rig.issue(&two, "k4").status,

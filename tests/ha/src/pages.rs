@@ -1,5 +1,6 @@
 //! Carries out the commands of docs/ha/README.md and docs/ha/runbooks.md, block by block and as they stand, with programs that are built with the feature
 //! `postgres`. The text that the page shows below a block must be in the block's output (`...` stands for anything).
+#![cfg(feature = "postgres")]
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_types,

@@ -1,5 +1,6 @@
 //! Clients pay through takeovers: two ledgers and two wallets as processes, on a PostgreSQL pair. The ledger that writes is killed or
 //! stands still, again and again; every payment is made once, and its caller is told so.
+#![cfg(feature = "postgres")]
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)] // a test waits, and its clients are threads
 
 use std::collections::BTreeMap;

@@ -93,7 +93,7 @@ fn state_routes(api: &Arc<Api>) -> [Route; 5] {
         })
         .summary("An open hold")
         .returns::<HoldDoc>(200)
-        .errors(&[400, 404])
+        .errors(&[400, 404, 503])
         .while_draining(),
         Route::get("/v1/ledger/budgets/{id}", READ, move |req| {
             reads::budget(&c, req)
@@ -107,7 +107,7 @@ fn state_routes(api: &Arc<Api>) -> [Route; 5] {
         })
         .summary("State of an epoch's settlement")
         .returns::<EpochDoc>(200)
-        .errors(&[400, 404])
+        .errors(&[400, 404, 503])
         .while_draining(),
         Route::get("/v1/ledger/head", Need::Public, move |req| {
             reads::head(&e, req)
@@ -264,12 +264,12 @@ fn entry_routes(api: &Arc<Api>) -> [Route; 4] {
         })
         .summary("Entry committed under an idempotency key")
         .returns::<Event>(200)
-        .errors(&[400, 404])
+        .errors(&[400, 404, 503])
         .while_draining(),
         Route::get("/v1/ledger/tx/{txid}", READ, move |req| reads::tx(&b, req))
             .summary("Entry of a transaction id")
             .returns::<Event>(200)
-            .errors(&[400, 404])
+            .errors(&[400, 404, 503])
             .while_draining(),
         Route::get("/v1/ledger/tx/{txid}/reversals", READ, move |req| {
             reads::reversals(&d, req)

@@ -6,9 +6,9 @@ use std::time::Duration;
 use ron_http::{Request, Responder, Response};
 use ron_kernel::Deadline;
 use ron_proto::ledger::{
-    AccountPage, EntryPage, EntrySearch, Event, FoundEntry, HISTORY_BEHIND, MAX_WIRE_INTEGER,
-    PointInTime, RequestKey, ReversalsDoc, SEARCH_NAMES, StatementPage, StatementTime, TxId,
-    Viewer,
+    AccountPage, Closed, EntryPage, EntrySearch, Event, FoundEntry, HISTORY_BEHIND,
+    MAX_WIRE_INTEGER, PointInTime, RequestKey, ReversalsDoc, SEARCH_NAMES, StatementPage,
+    StatementTime, TxId, Viewer,
 };
 use ron_proto::{Account, Asset, Problem, SignedAmount, Timestamp, ValueError};
 use ron_tlog::ReadError;
@@ -30,13 +30,21 @@ pub(super) fn param<T: FromStr<Err = ValueError>>(req: &Request, name: &str) -> 
         .map_err(|e: ValueError| Problem::bad_request(e.to_string()))
 }
 
-fn found(req: &Request, event: Result<Option<Event>, ReadError>, what: &str) -> Answer {
+/// The answer for what is not here, or not to be seen by the caller. A standby may not have it yet: the active node says whether it
+/// exists.
+pub(super) fn absent(api: &Api, what: &str) -> Problem {
+    let Some(standby) = api.ledger.standby() else {
+        return Problem::not_found(what);
+    };
+    let detail = format!("{what} at this node, which is a standby; the active node may have it");
+    Closed { detail, ..standby }.problem()
+}
+
+fn found(api: &Api, req: &Request, event: Result<Option<Event>, ReadError>, what: &str) -> Answer {
     let reader = Reader::new(&req.principal);
     match event.map(|event| event.filter(|e| reader.sees(&e.entry))) {
         Ok(Some(event)) => Ok(Response::json(200, &event)),
-        Ok(None) => Err(Problem::not_found(format!(
-            "there is no entry with this {what}"
-        ))),
+        Ok(None) => Err(absent(api, &format!("there is no entry with this {what}"))),
         Err(e) => Err(log_read_failed(&e)),
     }
 }
@@ -118,7 +126,7 @@ fn existing(api: &Api, seq: u64) -> Result<u64, Problem> {
     if seq <= api.ledger.head_seq() {
         return Ok(seq);
     }
-    if !api.ledger.is_standby() {
+    if api.ledger.standby().is_none() {
         let head = api.ledger.head_seq();
         let why = format!("the ledger has no entry {seq} yet; its last is {head}");
         return Err(Problem::bad_request(why));
@@ -318,7 +326,7 @@ pub(super) fn hold(api: &Api, req: &Request) -> Answer {
         .and_then(|_| api.ledger.hold(id))
     {
         Some(doc) => Ok(Response::json(200, &doc)),
-        None => Err(Problem::not_found("there is no open hold with this id")),
+        None => Err(absent(api, "there is no open hold with this id")),
     }
 }
 
@@ -389,7 +397,7 @@ pub(super) fn epoch(api: &Api, req: &Request) -> Answer {
     let found = api.ledger.epoch(&tenant, &param(req, "epoch")?);
     match found.filter(|_| Reader::new(&req.principal).is_of(&tenant)) {
         Some(doc) => Ok(Response::json(200, &doc)),
-        None => Err(Problem::not_found("the epoch was never opened")),
+        None => Err(absent(api, "the epoch was never opened")),
     }
 }
 
@@ -403,11 +411,11 @@ pub(super) fn by_key(api: &Api, req: &Request) -> Answer {
         principal: param(req, "principal")?,
         key: param(req, "key")?,
     };
-    found(req, api.ledger.by_key(key), "key")
+    found(api, req, api.ledger.by_key(key), "key")
 }
 
 pub(super) fn tx(api: &Api, req: &Request) -> Answer {
-    found(req, api.ledger.tx(param(req, "txid")?), "id")
+    found(api, req, api.ledger.tx(param(req, "txid")?), "id")
 }
 
 pub(super) fn reversals(api: &Api, req: &Request) -> Answer {
@@ -416,7 +424,7 @@ pub(super) fn reversals(api: &Api, req: &Request) -> Answer {
     let made = api.ledger.tx(tx).map_err(|e| log_read_failed(&e))?;
     let reader = Reader::new(&req.principal);
     if made.is_none_or(|made| !reader.sees(&made.entry)) {
-        return Err(Problem::not_found("there is no entry with this id"));
+        return Err(absent(api, "there is no entry with this id"));
     }
     let found = api.history.as_ref().map(|history| history.reversals(tx));
     let reversals = found.transpose().map_err(|e| search_failed(e.into()))?;

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use ron_http::{Need, Request, Response, Route};
 use ron_proto::ledger::{ReceiptFile, RecordPage, TxId};
-use ron_proto::{Problem, scope};
+use ron_proto::scope;
 use ron_service::log_host;
 use ron_tlog::{ProofError, TlogProof};
 
-use super::reads::{Answer, log_read_failed, param, range};
+use super::reads::{Answer, absent, log_read_failed, param, range};
 use super::{Api, READ};
 use crate::reader::Reader;
 use crate::receipt;
@@ -22,7 +22,7 @@ pub(super) fn routes(api: &Arc<Api>) -> [Route; 2] {
         })
         .summary("Receipt file of a transaction with its whole private record; 409 `not_yet_covered` until a checkpoint covers it")
         .returns::<ReceiptFile>(200)
-        .errors(&[400, 404, 409])
+        .errors(&[400, 404, 409, 503])
         .while_draining(),
         Route::get(
             "/v1/ledger/records",
@@ -44,11 +44,11 @@ pub(super) fn routes(api: &Arc<Api>) -> [Route; 2] {
 
 fn file(api: &Api, req: &Request) -> Answer {
     let txid: TxId = param(req, "txid")?;
-    let absent = || Problem::not_found("there is no entry with this id");
     let made = api.ledger.tx(txid).map_err(|e| log_read_failed(&e))?;
     let reader = Reader::new(&req.principal);
     let made = made.filter(|made| made.answer.receipt().is_some() && reader.sees(&made.entry));
-    let seq = made.ok_or_else(absent)?.seq;
+    let made = made.ok_or_else(|| absent(api, "there is no entry with this id"));
+    let seq = made?.seq;
     let (leaf, private) = api.ledger.record(seq).map_err(|e| log_read_failed(&e))?;
     let proof = api.log.proof(seq).map_err(|e| match e {
         ProofError::NotYetCovered { .. } => log_host::not_yet_covered(&e),
