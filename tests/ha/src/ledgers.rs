@@ -165,6 +165,8 @@ fn the_other_node_takes_over_and_knows_every_key() {
             && counted("ron_ledger_log_active 1")
             && counted("ron_ledger_log_takeovers_total 1")
             && counted("ron_ledger_log_engine_standbys 1")
+            && counted("ron_ledger_log_behind_entries 0")
+            && metrics.contains("\nron_ledger_log_engine_oldest_transaction ")
     });
     let named = (503, "not_active".into(), Some("http://node-1".into()));
     wait_for("it knows the other", || rig.refusal(&one, "k3") == named);
