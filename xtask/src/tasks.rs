@@ -23,7 +23,8 @@ const DEVICES: &str = "-p ron-custody -p ron-kms --features pkcs11,tpm --lib -- 
 /// The unit tests of ron-pg, all of ron-ha (contracts of a log's store and of records, the model of the protocol, services over one database), and
 /// the command that moves a ledger there.
 const HA: &str = "-p ron -p ron-pg -p ron-ha --features ron/postgres,ron-ha/postgres --lib --test database -- --test-threads 3";
-const TAKEOVER: &str = "-p ron-ha --features postgres --test takeover -- --nocapture";
+/// The same packages as above, or everything would be built again with other features.
+const TAKEOVER: &str = "-p ron -p ron-pg -p ron-ha --features ron/postgres,ron-ha/postgres --test takeover -- --nocapture";
 
 /// What a row of the table leaves out.
 const REST: Task = Task {
