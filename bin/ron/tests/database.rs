@@ -9,6 +9,7 @@ use std::process::{Command, Output, Stdio};
 
 use ron_files::Dir;
 use ron_ha::cluster::Cluster;
+use ron_ha::contract::wait_for;
 use ron_service::DataDir;
 
 const PAGE: &str = include_str!("../../../docs/two-hosts.md");
@@ -226,6 +227,10 @@ fn the_doctor_names_what_is_wrong_with_a_database() {
         "fail synchronous_standby_names must name a standby",
     ]);
     cluster.primary.set("synchronous_standby_names", "another");
+    let unnamed = "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'async'";
+    wait_for("the standby is not waited for any more", || {
+        cluster.primary.admin(unnamed, &[]).int8(0, 0) == Ok(1)
+    });
     check(&[no_witness, "fail no standby follows that writes wait for"]);
     write(&cluster.primary.url(), "durability = \"storage\"\n");
     check(&[

@@ -347,8 +347,8 @@ fn not_taken(e: &ClientError) -> Problem {
     ))
 }
 
-/// The refusal while the ledger is closed. Which of its nodes is active is no matter of a wallet's
-/// callers.
+/// The refusal while the ledger is closed. Callers of a wallet are not told which node of the ledger
+/// is active.
 fn closed_ledger(closed: &Closed) -> Problem {
     if closed.cause == ClosedCause::NotActive {
         return retry_later("no node of the ledger writes at the moment; nothing was done");
@@ -524,7 +524,7 @@ mod tests {
         let upstream = ledger_at(&format!("{a},{b}"), once, 1);
         upstream.probe(0).expect("it answers");
         assert_eq!(upstream.trouble(), None);
-        // The answer is none to a commit, which counts as a failure of the node.
+        // The node answers with a head, which no commit is answered with: a failure of the node.
         assert!(matches!(
             upstream.commit(0, &nothing()),
             Committed::Unknown(_)

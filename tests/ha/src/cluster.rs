@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ron_kernel::{Deadline, OsNet, Shutdown};
+use ron_kernel::{Deadline, OsNet, OsRandom, Random as _, Shutdown};
 use ron_pg::{Connection, Param, Rows, Waiter};
 use rustix::process::{Pid, Signal};
 use tempfile::TempDir;
@@ -63,15 +63,31 @@ pub fn run(command: &mut Command) {
     assert!(out.status.success(), "{command:?}: {said}");
 }
 
-fn free_port() -> u16 {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
-    listener.local_addr().expect("it has an address").port()
+/// A port for a server that is started again on it: below those that the system gives to outgoing connections, one of which could
+/// take it meanwhile.
+pub fn free_port() -> u16 {
+    loop {
+        let port = 15_000 + (OsRandom.u64() % 17_000) as u16;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 /// For one connection of a test.
 pub fn waiter() -> Arc<Waiter> {
     let (_trigger, never) = Shutdown::pair();
     Waiter::new(&OsNet, &never).expect("a poller")
+}
+
+/// The processes that a process has started.
+pub fn children_of(pid: i32) -> Vec<Pid> {
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    let children = children.unwrap_or_default();
+    let pids = children
+        .split_whitespace()
+        .filter_map(|pid| pid.parse().ok());
+    pids.filter_map(Pid::from_raw).collect()
 }
 
 /// A server of this test, killed when it is dropped.
@@ -163,14 +179,10 @@ impl Server {
         let Some(first) = self.process.as_ref().map(Child::id) else {
             return Vec::new();
         };
-        let children = fs::read_to_string(format!("/proc/{first}/task/{first}/children"));
-        let children = children.unwrap_or_default();
-        let children = children
-            .split_whitespace()
-            .filter_map(|pid| pid.parse().ok());
-        children
-            .chain([first as i32])
-            .filter_map(Pid::from_raw)
+        let first = first.cast_signed();
+        children_of(first)
+            .into_iter()
+            .chain(Pid::from_raw(first))
             .collect()
     }
 

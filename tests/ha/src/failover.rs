@@ -7,8 +7,6 @@
     clippy::disallowed_methods
 )] // a test may panic and wait
 
-mod services;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
@@ -26,7 +24,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use services::{Caller, private_dir, start, stop};
+use ron_ha::services::{Caller, private_dir, start, stop};
 
 /// Clients that write at one time.
 const CLIENTS: usize = 4;

@@ -23,8 +23,8 @@ pub mod postgres;
 #[cfg(test)]
 mod protocol;
 pub mod records;
-#[cfg(all(test, feature = "postgres"))]
-mod services;
+#[cfg(feature = "postgres")]
+pub mod services;
 #[cfg(all(test, feature = "postgres"))]
 mod wallets;
 #[cfg(all(test, feature = "postgres"))]

@@ -231,27 +231,44 @@ mod tests {
         assert_eq!(leaves(&node), entries(0, 620), "{what}");
     }
 
-    #[test]
-    fn a_way_there_is_ended_after_any_write_that_fails() {
-        let source = files();
-        let before = seen(&in_files(&source.fork()).unwrap().reader());
+    /// A way whose n-th write to the engine fails, for each fault and each n until it has no such write; `writes` are fewer than it has.
+    fn after_any_write(
+        writes: usize,
+        is_ended: impl Fn(&MemoryEngine, &SimDisk) -> bool,
+        begin: &dyn Fn() -> (MemoryEngine, SimDisk),
+        ends: impl Fn(&MemoryEngine, &SimDisk, &str),
+    ) {
         for fault in FAULTS {
             for n in 1.. {
-                let (engine, disk) = (MemoryEngine::new(Defect::None), source.fork());
+                let (engine, disk) = begin();
                 engine.fail_write(n, fault);
-                let ended = to_engine(&engine, &disk, LOG, false);
+                let is_done = is_ended(&engine, &disk);
                 let is_reached = !engine.has_faults();
-                if ended.is_err() {
+                if !is_done {
                     engine.fail_over();
-                    let what = format!("{fault:?} at write {n}");
-                    ends_there(&engine, &disk, &before, &what);
+                    ends(&engine, &disk, &format!("{fault:?} at write {n}"));
                 }
                 if !is_reached {
-                    assert!(ended.is_ok() && n > 5, "{fault:?}: {n} writes");
+                    assert!(is_done && n > writes, "{fault:?}: {n} writes");
                     break;
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_way_there_is_ended_after_any_write_that_fails() {
+        let source = files();
+        let before = seen(&in_files(&source.fork()).unwrap().reader());
+        let begin = || (MemoryEngine::new(Defect::None), source.fork());
+        after_any_write(
+            5,
+            |engine, disk| to_engine(engine, disk, LOG, false).is_ok(),
+            &begin,
+            |engine, disk, what| {
+                ends_there(engine, disk, &before, what);
+            },
+        );
     }
 
     #[test]
@@ -329,23 +346,18 @@ mod tests {
     #[test]
     fn a_way_back_is_ended_after_any_write_or_read_that_fails() {
         let (_, _, before) = shared();
-        for fault in FAULTS {
-            for n in 1.. {
-                let (engine, disk, _) = shared();
-                engine.fail_write(n, fault);
-                let ended = back(&engine, &disk, LOG, false);
-                let is_reached = !engine.has_faults();
-                if ended.is_err() {
-                    engine.fail_over();
-                    let what = format!("{fault:?} at write {n}");
-                    ends_back(&engine, &disk, &before, &what);
-                }
-                if !is_reached {
-                    assert!(ended.is_ok() && n > 1, "{fault:?}: {n} writes");
-                    break;
-                }
-            }
-        }
+        let begin = || {
+            let (engine, disk, _) = shared();
+            (engine, disk)
+        };
+        after_any_write(
+            1,
+            |engine, disk| back(engine, disk, LOG, false).is_ok(),
+            &begin,
+            |engine, disk, what| {
+                ends_back(engine, disk, &before, what);
+            },
+        );
         for n in 0..12 {
             let (engine, disk, _) = shared();
             engine.refuse_read_after(n);

@@ -14,7 +14,7 @@ use ron_pg::Connection;
 use rustix::process::{Pid, Signal};
 use tempfile::TempDir;
 
-use crate::cluster::{command, programs, run, waiter};
+use crate::cluster::{children_of, command, programs, run, waiter};
 use crate::contract::soon;
 
 const PORTS: [u16; 4] = [2379, 2380, 5432, 8008];
@@ -60,15 +60,9 @@ impl Host {
         if !String::from_utf8_lossy(&line).contains(&*self.dir.to_string_lossy()) {
             return Vec::new();
         }
-        let children = fs::read_to_string(format!("/proc/{first}/task/{first}/children"));
-        let children = children.unwrap_or_default();
-        let children = children
-            .split_whitespace()
-            .filter_map(|pid| pid.parse().ok());
-        [first]
+        Pid::from_raw(first)
             .into_iter()
-            .chain(children)
-            .filter_map(Pid::from_raw)
+            .chain(children_of(first))
             .collect()
     }
 

@@ -6,10 +6,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use ron_auth::service_token;
+use ron_crypto::sign::Ed25519Key;
 use ron_http::{Call, ClientConfig, HttpClient, Method, Reply};
 use ron_kernel::Deadline;
+use ron_proto::policy::{PolicySig, policy_message};
+use ron_proto::{b64, jcs};
 use ron_service::{Config, Parts, Running, Service};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// A directory that a service accepts.
@@ -17,6 +20,31 @@ pub fn private_dir() -> TempDir {
     let dir = tempfile::tempdir().expect("a temporary directory");
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o700)).expect("its mode");
     dir
+}
+
+/// Writes a file that only its owner may read, as services want of secrets.
+pub fn put(dir: &Path, name: &str, bytes: &[u8]) {
+    let path = dir.join(name);
+    fs::write(&path, bytes).expect("a file");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("its mode");
+}
+
+/// Writes a signed wallet policy under which every principal may read and issue; returns the key that has signed it.
+pub fn wallet_policy(dir: &Path) -> String {
+    let key = Ed25519Key::from_seed(&[7; 32]);
+    let policy = json!({"version": 1, "rules": [{
+        "principal": "*", "actions": ["read", "issue"], "accounts": ["*"], "assets": ["*"],
+    }]});
+    let bytes = jcs::canonicalize(&policy);
+    let sig = PolicySig {
+        alg: "ed25519".to_owned(),
+        key: b64::url(&key.public()),
+        value: b64::url(&key.sign(&policy_message("wallet", &bytes))),
+    };
+    put(dir, "wallet.json", &bytes);
+    let sig = ron_service::signed_policy::signature_bytes(&sig).expect("a document");
+    put(dir, "wallet.json.sig", &sig);
+    b64::url(&key.public())
 }
 
 /// Starts a service; the error is its own.

@@ -3,18 +3,13 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown as Half, SocketAddr, TcpListener, TcpStream};
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Duration;
-use std::{fs, thread};
 
-use ron_crypto::sign::Ed25519Key;
 use ron_http::{Method, Reply};
 use ron_ledger::RonLedger;
-use ron_proto::policy::{PolicySig, policy_message};
-use ron_proto::{b64, jcs};
 use ron_service::Running;
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -23,7 +18,7 @@ use tempfile::TempDir;
 
 use crate::cluster::Cluster;
 use crate::contract::{soon, wait_for};
-use crate::services::{Caller, private_dir, start, stop};
+use crate::services::{Caller, private_dir, put, start, stop, wallet_policy};
 
 /// A way to a server that holds back what it carries while it is closed.
 struct Way {
@@ -80,37 +75,19 @@ struct Rig {
     bank: Caller,
 }
 
-fn put(dir: &Path, name: &str, bytes: &[u8]) {
-    let path = dir.join(name);
-    fs::write(&path, bytes).expect("a file");
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("its mode");
-}
-
 impl Rig {
     fn start() -> Self {
         let dir = private_dir();
         let wallet = Caller::new("ron", "svc-wallet");
         put(dir.path(), "ledger.token", wallet.token.as_bytes());
-        let key = Ed25519Key::from_seed(&[7; 32]);
-        let policy = json!({"version": 1, "rules": [{
-            "principal": "*", "actions": ["read", "issue"], "accounts": ["*"], "assets": ["*"],
-        }]});
-        let bytes = jcs::canonicalize(&policy);
-        let sig = PolicySig {
-            alg: "ed25519".to_owned(),
-            key: b64::url(&key.public()),
-            value: b64::url(&key.sign(&policy_message("wallet", &bytes))),
-        };
-        put(dir.path(), "wallet.json", &bytes);
-        let sig = ron_service::signed_policy::signature_bytes(&sig).expect("a document");
-        put(dir.path(), "wallet.json.sig", &sig);
+        let policy_key = wallet_policy(dir.path());
         let wallets = wallet.principal(&["ledger:commit", "ledger:read"]);
         Self {
             ledger: start::<RonLedger>(&format!(
                 "amnesia = true\n[ledger]\nprojection = false\n{wallets}"
             )),
             dir,
-            policy_key: b64::url(&key.public()),
+            policy_key,
             bank: Caller::new("default", "bank"),
         }
     }

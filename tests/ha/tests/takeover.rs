@@ -6,7 +6,6 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead as _, BufReader};
-use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -14,19 +13,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use ron_auth::service_token;
 use ron_client::{Credential, LedgerClient, WalletClient};
-use ron_crypto::sign::Ed25519Key;
-use ron_ha::cluster::Cluster;
+use ron_ha::cluster::{Cluster, free_port};
 use ron_ha::contract::wait_for;
+use ron_ha::services::{Caller, private_dir, put, wallet_policy};
 use ron_http::{ClientConfig, HttpClient};
 use ron_kernel::Deadline;
+use ron_proto::Amount;
 use ron_proto::ledger::{Details, Head, RequestKey};
-use ron_proto::policy::{PolicySig, policy_message};
 use ron_proto::wallet::IssueMoney;
-use ron_proto::{Amount, b64, jcs};
 use rustix::process::{Pid, Signal};
-use serde_json::json;
 use tempfile::TempDir;
 
 /// Clients of ron-client, each with an account of its own; another is one of the Python SDK.
@@ -48,11 +44,6 @@ fn soon() -> Deadline {
     Deadline::within(Duration::from_secs(5))
 }
 
-fn put(path: &Path, bytes: &[u8]) {
-    fs::write(path, bytes).expect("a file");
-    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).expect("its mode");
-}
-
 /// A service with its configuration; killed when it is dropped.
 struct Node {
     name: &'static str,
@@ -63,10 +54,8 @@ struct Node {
 
 impl Node {
     fn new(name: &'static str) -> Self {
-        let dir = tempfile::tempdir().expect("a temporary directory");
-        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o700)).expect("its mode");
-        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
-        let url = format!("http://{}", listener.local_addr().expect("an address"));
+        let dir = private_dir();
+        let url = format!("http://127.0.0.1:{}", free_port());
         let process = None;
         Self {
             name,
@@ -82,7 +71,7 @@ impl Node {
             self.url.trim_start_matches("http://"),
             self.dir.path().join("data").display(),
         );
-        put(&self.dir.path().join("config.toml"), text.as_bytes());
+        put(self.dir.path(), "config.toml", text.as_bytes());
         let data = self.dir.path().join("data");
         fs::create_dir_all(&data).expect("a directory");
         fs::set_permissions(&data, fs::Permissions::from_mode(0o700)).expect("its mode");
@@ -159,45 +148,27 @@ struct Fleet {
     _cluster: Cluster,
 }
 
-fn principal(name: &str, tenant: &str, token: &str, scopes: &str) -> String {
-    let hash = service_token::hash(token);
-    format!(
-        "[[auth.principals]]\nname = \"{name}\"\ntenant = \"{tenant}\"\nsha256 = \"{hash}\"\nscopes = [{scopes}]\n"
-    )
-}
-
 impl Fleet {
     fn start() -> Self {
         let cluster = Cluster::pair();
         let database = cluster.primary.url();
         let ledgers = [Node::new("ron-ledger"), Node::new("ron-ledger")];
         let wallets = [Node::new("svc-wallet"), Node::new("svc-wallet")];
-        let wallet_token = service_token::generate("svc-wallet", &[1; 32]);
-        let token = service_token::generate("bank", &[2; 32]);
-        let callers = principal(
-            "svc-wallet",
-            "ron",
-            &wallet_token,
-            "\"ledger:commit\", \"ledger:read\", \"ledger:audit\"",
+        let (wallet, bank) = (
+            Caller::new("ron", "svc-wallet"),
+            Caller::new("default", "bank"),
         );
+        let callers = wallet.principal(&["ledger:commit", "ledger:read", "ledger:audit"]);
         for node in &ledgers {
             node.configure(&format!(
                 "[log]\nurl = \"{database}\"\nnode = \"{}\"\n[ledger]\nprojection = false\n{callers}",
                 node.url
             ));
         }
-        let callers = principal(
-            "bank",
-            "default",
-            &token,
-            "\"wallet:read\", \"wallet:issue\"",
-        );
+        let callers = bank.principal(&["wallet:read", "wallet:issue"]);
         for node in &wallets {
-            let key = policy(node.dir.path());
-            put(
-                &node.dir.path().join("ledger.token"),
-                wallet_token.as_bytes(),
-            );
+            let key = wallet_policy(node.dir.path());
+            put(node.dir.path(), "ledger.token", wallet.token.as_bytes());
             node.configure(&format!(
                 "[ledger]\nurl = \"{},{}\"\ntoken_file = \"{2}/ledger.token\"\n\
                  [policy]\ndir = \"{2}\"\npublic_keys = [\"{key}\"]\n[records]\nurl = \"{database}\"\n{callers}",
@@ -212,13 +183,13 @@ impl Fleet {
                 insecure_loopback: true,
                 ..ClientConfig::default()
             }));
-            LedgerClient::new(&node.url, Credential::bearer(&wallet_token), http)
+            LedgerClient::new(&node.url, Credential::bearer(&wallet.token), http)
         };
         let heads = [reads(&ledgers[0]), reads(&ledgers[1])];
         let mut fleet = Self {
             ledgers,
             wallets,
-            token,
+            token: bank.token,
             heads,
             _cluster: cluster,
         };
@@ -229,7 +200,7 @@ impl Fleet {
             let [a, b] = &fleet.ledgers;
             let key =
                 fs::read(a.dir.path().join("data").join(name)).expect("the first node made it");
-            put(&b.dir.path().join("data").join(name), &key);
+            put(&b.dir.path().join("data"), name, &key);
         }
         fleet.ledgers[1].start();
         fleet.wallets.iter_mut().for_each(Node::start);
@@ -304,24 +275,6 @@ impl Fleet {
             });
         }
     }
-}
-
-/// A signed policy for the bank; returns its key.
-fn policy(dir: &Path) -> String {
-    let key = Ed25519Key::from_seed(&[7; 32]);
-    let policy = json!({"version": 1, "rules": [{
-        "principal": "*", "actions": ["read", "issue"], "accounts": ["*"], "assets": ["*"],
-    }]});
-    let bytes = jcs::canonicalize(&policy);
-    let sig = PolicySig {
-        alg: "ed25519".to_owned(),
-        key: b64::url(&key.public()),
-        value: b64::url(&key.sign(&policy_message("wallet", &bytes))),
-    };
-    put(&dir.join("wallet.json"), &bytes);
-    let sig = ron_service::signed_policy::signature_bytes(&sig).expect("a document");
-    put(&dir.join("wallet.json.sig"), &sig);
-    b64::url(&key.public())
 }
 
 /// The payments of one client: the sequence of each key in the ledger.
