@@ -10,7 +10,6 @@ use ron_proto::passport::{RevocationEvent, Revoked};
 use ron_sim::ensure;
 
 use super::actors::{End, Observations, Revocation, Target, Use};
-use super::services::hex;
 use super::tokens::Token;
 
 /// Within which the verifier knows of an event on a good network, with the time of a call.
@@ -70,8 +69,8 @@ impl Evidence<'_> {
         for token in self.seen.tokens.iter().filter(|token| token.genuine) {
             let (input, signature) = token.signed();
             let sums = (
-                hex(&sha256(input.as_bytes())),
-                Some(hex(&sha256(&signature))),
+                hex::encode(sha256(input.as_bytes())),
+                Some(hex::encode(sha256(&signature))),
             );
             let leaf = by_input.get(&sums);
             ensure(

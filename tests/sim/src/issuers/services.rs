@@ -209,7 +209,7 @@ pub fn issuer(
         keys.note,
         tokens.dir,
         tokens.policy_key,
-        hex(&sha256(tokens.secret.as_bytes())),
+        hex::encode(sha256(tokens.secret.as_bytes())),
         principal(
             "default",
             "operator",
@@ -222,10 +222,6 @@ pub fn issuer(
     let top = format!("issuer = \"{}\"\n", issuer_url());
     let config = config::<SvcPassport>(ISSUER, disk.as_ref(), &top, &more);
     Process::start::<SvcPassport>(net, ISSUER, config, 600 + start, date, disk)
-}
-
-pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The verifier at its start of this number: a ledger, which accepts passports; without a disk in memory.
