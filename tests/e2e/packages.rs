@@ -330,11 +330,19 @@ fn contents(tree: &Tree) {
             .args(["security", "--offline=yes", "--threshold=15", "--no-pager"])
             .arg(tree.at(&format!("usr/lib/systemd/system/{name}.service"))));
     }
+    for name in ["ron-ledger", "svc-wallet"] {
+        there(&two_hosts(name));
+    }
     there("usr/sbin/ron-spread");
     there("usr/share/man/man1/ron.1.gz");
     there("usr/share/man/man1/ron-kms-create.1.gz");
     there("usr/share/zsh/vendor-completions/_ron");
     there("usr/share/doc/ron/docs/packaging.md");
+}
+
+/// The drop-in for a service whose database is on other hosts.
+fn two_hosts(name: &str) -> String {
+    format!("usr/share/doc/{name}/examples/two-hosts.conf")
 }
 
 /// No unit has a line that the service manager does not know.
@@ -351,6 +359,12 @@ fn verified(tree: &Tree) {
         let socket = format!("{name}.socket");
         let packed = tree.at(&format!("usr/lib/systemd/system/{socket}"));
         fs::copy(packed, scratch.path().join(&socket)).unwrap();
+        let more = tree.at(&two_hosts(name));
+        if more.exists() {
+            let dir = scratch.path().join(format!("{name}.service.d"));
+            fs::create_dir(&dir).unwrap();
+            fs::copy(more, dir.join("two-hosts.conf")).unwrap();
+        }
         let out = Command::new("systemd-analyze")
             .args(["verify", "--man=no", "--recursive-errors=no"])
             .arg(&copy)

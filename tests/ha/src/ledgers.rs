@@ -172,13 +172,13 @@ fn the_other_node_takes_over_and_knows_every_key() {
     wait_for("it knows the other", || rig.refusal(&one, "k3") == named);
     // A standby waits for an entry that it may get, and does not say that there is none.
     for (node, status) in [(&one, 503), (&two, 400)] {
-        let reply = rig.wallet.get(node, "/v1/ledger/assets?min_seq=3");
-        assert_eq!(
-            reply.status,
-            status,
-            "{}",
-            String::from_utf8_lossy(&reply.body)
-        );
+        for path in ["assets", "assets/ron", "accounts/alice"] {
+            let reply = rig
+                .wallet
+                .get(node, &format!("/v1/ledger/{path}?min_seq=3"));
+            let said = String::from_utf8_lossy(&reply.body);
+            assert_eq!(reply.status, status, "{path}: {said}");
+        }
     }
     // What a standby does not have may be at the active node, which it names: only that one says 404.
     let id = "tx_00000000000000ff0000000000000001";
@@ -201,15 +201,16 @@ fn the_other_node_takes_over_and_knows_every_key() {
         assert_eq!(body["details"]["active"], "http://node-1", "{path}");
         assert_eq!(rig.wallet.get(&two, &path).status, 404, "{path}");
     }
+    let known = "/v1/ledger/accounts/alice?min_seq=3";
     let beyond = ron_kernel::scoped(2, |n| match n {
-        0 => rig.wallet.get(&one, "/v1/ledger/assets?min_seq=3").status,
+        0 => rig.wallet.get(&one, known).status,
         _ => rig.issue(&two, "k4").status,
     });
     assert!([200, 503].contains(&beyond[0]), "{beyond:?}");
     wait_for("the standby has it", || {
-        rig.wallet.get(&one, "/v1/ledger/assets?min_seq=3").status == 200
+        rig.wallet.get(&one, known).status == 200
     });
-    let read = |node| rig.wallet.get(node, "/v1/ledger/accounts/alice").body;
+    let read = |node| rig.wallet.get(node, known).body;
     assert_eq!(read(&one), read(&two));
     stop(one);
     stop(two);

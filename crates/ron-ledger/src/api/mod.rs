@@ -85,13 +85,15 @@ fn state_routes(api: &Arc<Api>) -> [Route; 5] {
             reads::account(&a, req)
         })
         .summary("Balances, nonce and open holds of an account; with ledger:audit of any account, else of a pool of the caller's tenant")
+        .query_as::<u64>("min_seq", false, MIN_SEQ_NOW)
         .returns::<AccountDoc>(200)
-        .errors(&[400, 404])
+        .errors(&[400, 404, 503])
         .while_draining(),
         Route::get("/v1/ledger/holds/{hold}", READ, move |req| {
             reads::hold(&b, req)
         })
         .summary("An open hold")
+        .query_as::<u64>("min_seq", false, MIN_SEQ_NOW)
         .returns::<HoldDoc>(200)
         .errors(&[400, 404, 503])
         .while_draining(),
@@ -99,13 +101,15 @@ fn state_routes(api: &Arc<Api>) -> [Route; 5] {
             reads::budget(&c, req)
         })
         .summary("What was spent under the budget of a token; without ledger:audit for services of the installation only")
+        .query_as::<u64>("min_seq", false, MIN_SEQ_NOW)
         .returns::<BudgetDoc>(200)
-        .errors(&[400, 404])
+        .errors(&[400, 404, 503])
         .while_draining(),
         Route::get("/v1/ledger/epochs/{tenant}/{epoch}", READ, move |req| {
             reads::epoch(&d, req)
         })
         .summary("State of an epoch's settlement")
+        .query_as::<u64>("min_seq", false, MIN_SEQ_NOW)
         .returns::<EpochDoc>(200)
         .errors(&[400, 404, 503])
         .while_draining(),
@@ -118,6 +122,8 @@ fn state_routes(api: &Arc<Api>) -> [Route; 5] {
     ]
 }
 
+/// Of reads of the state, which has every entry of its node at once.
+const MIN_SEQ_NOW: &str = "Refuse with 400 unless the ledger has this entry; a standby waits for it half a second at most, then 503";
 const MIN_SEQ: &str =
     "Wait until this entry is in the history, for half a second at most; then 503";
 const LIMIT: &str = "Maximum number of items to return, 1 to 500; 500 by default";
@@ -233,7 +239,7 @@ fn asset_routes(api: &Arc<Api>) -> [Route; 3] {
             .summary("Assets that are registered or were ever used, by name; without ledger:audit for services of the installation only")
             .query_as::<Asset>("after", false, "Only assets after this one")
             .query_as::<u64>("limit", false, LIMIT)
-            .query_as::<u64>("min_seq", false, "Refuse with 400 unless the ledger has this entry; a standby waits for it half a second at most, then 503")
+            .query_as::<u64>("min_seq", false, MIN_SEQ_NOW)
             .returns::<AssetPage>(200)
             .errors(&[400, 404, 503])
             .while_draining(),
@@ -241,8 +247,9 @@ fn asset_routes(api: &Arc<Api>) -> [Route; 3] {
             reads::asset(&a, req)
         })
         .summary("Scale and title of an asset")
+        .query_as::<u64>("min_seq", false, MIN_SEQ_NOW)
         .returns::<AssetDoc>(200)
-        .errors(&[400, 404])
+        .errors(&[400, 404, 503])
         .while_draining(),
         Route::get("/v1/ledger/assets/{asset}/trial-balance", READ, move |req| {
             reads::trial_balance(&b, req)

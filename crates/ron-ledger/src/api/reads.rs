@@ -55,8 +55,8 @@ pub(super) fn log_read_failed(e: &dyn std::fmt::Display) -> Problem {
 }
 
 pub(super) fn account(api: &Api, req: &Request) -> Answer {
-    req.query_only(&[])?;
     let account = readable_account(req)?;
+    has_min_seq(api, req)?;
     Ok(Response::json(200, &api.ledger.account(&account)))
 }
 
@@ -119,6 +119,12 @@ fn sequence(req: &Request, name: &str) -> Result<Option<u64>, Problem> {
 /// The entry that the history must have; only one that exists is waited for.
 fn min_seq(api: &Api, req: &Request) -> Result<u64, Problem> {
     existing(api, sequence(req, "min_seq")?.unwrap_or(0))
+}
+
+/// The only parameter of a read of the state.
+fn has_min_seq(api: &Api, req: &Request) -> Result<(), Problem> {
+    req.query_only(&["min_seq"])?;
+    min_seq(api, req).map(drop)
 }
 
 /// A sequence that the ledger has. A standby may get it in a moment.
@@ -319,6 +325,7 @@ pub(super) fn accounts(api: &Api, req: &Request) -> Answer {
 
 pub(super) fn hold(api: &Api, req: &Request) -> Answer {
     let id: TxId = param(req, "hold")?;
+    has_min_seq(api, req)?;
     let made = api.ledger.tx(id).map_err(|e| log_read_failed(&e))?;
     let reader = Reader::new(&req.principal);
     match made
@@ -331,8 +338,8 @@ pub(super) fn hold(api: &Api, req: &Request) -> Answer {
 }
 
 pub(super) fn asset(api: &Api, req: &Request) -> Answer {
-    req.query_only(&[])?;
     let asset: Asset = param(req, "asset")?;
+    has_min_seq(api, req)?;
     match api.ledger.asset(&asset) {
         Some(doc) => Ok(Response::json(200, &doc)),
         None => Err(no_asset()),
@@ -382,18 +389,19 @@ pub(super) fn trial_balance(api: &Api, req: &Request) -> Answer {
 }
 
 pub(super) fn budget(api: &Api, req: &Request) -> Answer {
-    req.query_only(&[])?;
     let id = param(req, "id")?;
     if !Reader::new(&req.principal).sees_all() {
         return Err(Problem::not_found(
             "budgets belong to tokens: svc-wallet shows a token its own at /v1/budget",
         ));
     }
+    has_min_seq(api, req)?;
     Ok(Response::json(200, &api.ledger.budget(id)))
 }
 
 pub(super) fn epoch(api: &Api, req: &Request) -> Answer {
     let tenant = param(req, "tenant")?;
+    has_min_seq(api, req)?;
     let found = api.ledger.epoch(&tenant, &param(req, "epoch")?);
     match found.filter(|_| Reader::new(&req.principal).is_of(&tenant)) {
         Some(doc) => Ok(Response::json(200, &doc)),

@@ -84,8 +84,18 @@ fn lists_have_accounts_without_money_and_all_assets() {
     assert_eq!(page.assets[0].scale, None, "used and not registered");
     let foreign = rig.send("of-t", "/v1/ledger/assets", None);
     assert_eq!(foreign.0, 404, "the names of assets are not for one tenant");
-    let later = rig.send("reader", "/v1/ledger/assets?min_seq=9", None);
-    assert_eq!(later.0, 400, "the ledger has no entry 9");
+    let budget = format!("budgets/{}", "07".repeat(16));
+    for path in [
+        "assets",
+        "assets/gold",
+        "accounts/paid",
+        &budget,
+        "epochs/t/e1",
+    ] {
+        let read = |seq| rig.send("reader", &format!("/v1/ledger/{path}?min_seq={seq}"), None);
+        assert_eq!(read(9).0, 400, "{path}: the ledger has no entry 9");
+        assert_ne!(read(8).0, 400, "{path}");
+    }
 }
 
 #[test]
