@@ -81,7 +81,10 @@ pub const TASKS: &[Task] = &[
         shows: "two ledgers and two wallets as processes on a PostgreSQL pair: the ledger that writes is killed or stands still while clients of ron-client and of the Python SDK pay through lists of URLs; every payment is made once and its caller is told so; then every process is stopped and started again in turn, as in an upgrade; prints the time until another ledger is active, until all clients are paid again, and the slowest payment of the upgrade",
         length: "1 min",
         longer: Some(("--rounds 50", "20 min")),
-        args: &["--rounds=1 RON_ROUNDS : takeovers of each kind"],
+        args: &[
+            "--rounds=1 RON_ROUNDS : takeovers of each kind",
+            "--upgrade-to= RON_UPGRADE_TO : programs of another version, built with the feature `postgres`, that the processes are started with at the end",
+        ],
         run: Run::Crate(TAKEOVER),
         ..REST
     },
@@ -254,13 +257,14 @@ pub const TASKS: &[Task] = &[
     },
     Task {
         name: "ha-failover",
-        shows: "PostgreSQL under Patroni and etcd on three hosts of one machine, configured by the files of docs/ha, while clients write to two ledgers: the primary's host is killed, or stopped and goes on, Patroni is frozen, the synchronous standby's host is killed, or stopped, etcd loses its majority, the database is switched over; nothing acknowledged is lost or done twice; prints how long each stopped writes",
-        length: "7 min a round",
+        shows: "PostgreSQL under Patroni and etcd on three hosts of one machine, configured by the files of docs/ha, while clients write to two ledgers: the primary's host is killed, or stopped and goes on, Patroni is frozen, the synchronous standby's host is killed, or stopped, etcd loses its majority, the database is switched over; with a network and a disk for each host, which needs root, the primary is parted from the other hosts, from all, or from clients, the synchronous standby is parted, the primary's disk is full; nothing acknowledged is lost or done twice; prints how long each stopped writes",
+        length: "12 min a round",
         needs: "etcd and Patroni, which scripts/setup.sh installs",
         example: "10",
         args: &[
             "rounds=1 RON_HA_ROUNDS : rounds of each case",
             "--cases= RON_HA_CASES : only cases whose name contains this",
+            "--record= RON_HA_RECORD : file in which rounds are recorded; a later run with it goes on after them, and prints the sums of all",
         ],
         run: Run::Crate("-p ron-ha --features ron-ha/postgres --test failover -- --nocapture"),
         ..REST

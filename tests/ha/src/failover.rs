@@ -9,11 +9,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::Path;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use ron_ha::apart;
 use ron_ha::contract::wait_for;
 use ron_ha::patroni::{Hosts, Part, pause};
 use ron_http::{Method, Reply};
@@ -84,6 +86,48 @@ const CASES: [Case; 7] = [
     ("the database is switched over", |hosts| {
         hosts.switch_over();
         pause(AWAY / 3);
+    }),
+];
+
+/// Failures that need hosts with a network and a disk each.
+const CASES_APART: [Case; 5] = [
+    (
+        "the primary is parted from the other hosts, and clients reach it",
+        |hosts| {
+            let primary = hosts.primary();
+            let others = [(primary + 1) % 3, (primary + 2) % 3];
+            apart::part(primary, &others);
+            pause(AWAY);
+            apart::join(primary, &others);
+        },
+    ),
+    ("the primary is parted from all", |hosts| {
+        let primary = hosts.primary();
+        let others = [(primary + 1) % 3, (primary + 2) % 3, apart::CLIENTS];
+        apart::part(primary, &others);
+        pause(AWAY);
+        apart::join(primary, &others);
+    }),
+    ("the synchronous standby is parted from all", |hosts| {
+        let standby = hosts.synchronous();
+        let others = [(standby + 1) % 3, (standby + 2) % 3, apart::CLIENTS];
+        apart::part(standby, &others);
+        pause(AWAY);
+        apart::join(standby, &others);
+    }),
+    ("clients are parted from the primary", |hosts| {
+        let primary = hosts.primary();
+        apart::part(primary, &[apart::CLIENTS]);
+        pause(AWAY);
+        apart::join(primary, &[apart::CLIENTS]);
+    }),
+    ("the disk of the primary's host is full", |hosts| {
+        let primary = hosts.primary();
+        apart::fill(hosts.disk(primary));
+        pause(AWAY);
+        apart::empty(hosts.disk(primary));
+        // What a service manager does.
+        hosts.restart(primary);
     }),
 ];
 
@@ -282,16 +326,90 @@ fn number(name: &str, default: usize) -> usize {
     set.map_or(default, |text| text.parse().expect("a number"))
 }
 
-#[test]
-fn nothing_acknowledged_is_lost_or_doubled_when_database_hosts_fail() {
+/// The rounds of all runs, in a file if there is one: a line for each, with the acknowledged writes, the time in which none was, and the case.
+struct Record {
+    file: Option<PathBuf>,
+    lines: Vec<(u64, f64, String)>,
+}
+
+impl Record {
+    fn open() -> Self {
+        let set = std::env::var_os("RON_HA_RECORD").filter(|path| !path.is_empty());
+        let file = set.map(PathBuf::from);
+        let text = file
+            .as_deref()
+            .map(|file| fs::read_to_string(file).unwrap_or_default());
+        let line = |line: &str| {
+            let mut words = line.splitn(3, ' ');
+            let mut next = || words.next().expect("a word");
+            let (acknowledged, stopped) = (next(), next());
+            let numbers = (acknowledged.parse(), stopped.parse());
+            let (Ok(acknowledged), Ok(stopped)) = numbers else {
+                panic!("no line of a record: {line}");
+            };
+            (acknowledged, stopped, next().to_owned())
+        };
+        let lines = text
+            .as_deref()
+            .unwrap_or_default()
+            .lines()
+            .map(line)
+            .collect();
+        Self { file, lines }
+    }
+
+    fn rounds(&self, case: &str) -> usize {
+        self.lines.iter().filter(|line| line.2 == case).count()
+    }
+
+    fn add(&mut self, case: &str, acknowledged: usize, stopped: Duration) {
+        let line = (acknowledged as u64, stopped.as_secs_f64(), case.to_owned());
+        if let Some(file) = &self.file {
+            let file = fs::File::options().create(true).append(true).open(file);
+            writeln!(file.expect("a file"), "{} {:.1} {}", line.0, line.1, line.2).expect("a disk");
+        }
+        self.lines.push(line);
+    }
+
+    fn print(&self) {
+        let cases: BTreeSet<&str> = self.lines.iter().map(|line| line.2.as_str()).collect();
+        for case in cases {
+            let lines = self.lines.iter().filter(|line| line.2 == case);
+            let acknowledged: u64 = lines.clone().map(|line| line.0).sum();
+            let mut stopped: Vec<f64> = lines.map(|line| line.1).collect();
+            stopped.sort_by(f64::total_cmp);
+            println!(
+                "{case}: {} rounds, {acknowledged} acknowledged, writes stopped for {:.1} s (median; worst {:.1} s)",
+                stopped.len(),
+                stopped[stopped.len() / 2],
+                stopped[stopped.len() - 1]
+            );
+        }
+        let all: u64 = self.lines.iter().map(|line| line.0).sum();
+        println!("{all} acknowledged in all, 0 lost, 0 doubled");
+    }
+}
+
+/// Carries the cases out, round by round, those left out that the record has.
+fn all_rounds(start: fn() -> Hosts, cases: &[Case]) {
     let rounds = number("RON_HA_ROUNDS", 1);
     let only = std::env::var("RON_HA_CASES").unwrap_or_default();
-    let mut hosts = Hosts::start();
+    let mut record = Record::open();
+    let is_due = |record: &Record, name: &str, round: usize| {
+        name.contains(&only) && record.rounds(name) <= round
+    };
+    if !cases
+        .iter()
+        .any(|(name, _)| is_due(&record, name, rounds - 1))
+    {
+        println!("nothing is left to do here: no such case, or the record has its rounds");
+        return;
+    }
+    let mut hosts = start();
     let ledgers = Ledgers::start(&hosts);
-    let mut all = 0;
     for round in 0..rounds {
-        for (at, (name, fault)) in CASES.iter().enumerate() {
-            if !name.contains(&only) {
+        for (at, (name, fault)) in cases.iter().enumerate() {
+            if !is_due(&record, name, round) {
                 continue;
             }
             hosts.wait_until_whole();
@@ -299,19 +417,34 @@ fn nothing_acknowledged_is_lost_or_doubled_when_database_hosts_fail() {
                 fault(&mut hosts);
                 hosts.wait_until_whole();
             });
+            let stopped = acknowledged.longest_pause(from);
             println!(
                 "{name}, round {}: {} acknowledged, writes stopped for {:.1} s",
                 round + 1,
                 acknowledged.answers.len(),
-                acknowledged.longest_pause(from).as_secs_f64()
+                stopped.as_secs_f64()
             );
+            assert!(!acknowledged.answers.is_empty(), "nothing was acknowledged");
             check(&ledgers, &acknowledged);
-            all += acknowledged.answers.len();
+            record.add(name, acknowledged.answers.len(), stopped);
         }
     }
-    assert!(all > 0, "no case has {only:?} in its name");
-    println!("{all} acknowledged in all, 0 lost, 0 doubled");
+    record.print();
     for node in ledgers.nodes {
         stop(node);
+    }
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_or_doubled_when_database_hosts_fail() {
+    all_rounds(Hosts::start, &CASES);
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_or_doubled_when_the_network_parts_or_a_disk_is_full() {
+    const NAME: &str =
+        "nothing_acknowledged_is_lost_or_doubled_when_the_network_parts_or_a_disk_is_full";
+    if apart::is_inside(NAME) {
+        all_rounds(Hosts::start_apart, &CASES_APART);
     }
 }

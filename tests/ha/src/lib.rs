@@ -4,6 +4,8 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_types)] // a test may panic, and has no topology
 
 #[cfg(feature = "postgres")]
+pub mod apart;
+#[cfg(feature = "postgres")]
 pub mod cluster;
 pub mod contract;
 #[cfg(all(test, feature = "postgres"))]

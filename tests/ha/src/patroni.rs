@@ -1,12 +1,13 @@
 //! Three database hosts on one machine, each with etcd, Patroni and PostgreSQL at an address of its own, configured by the files
-//! of docs/ha. Ports are those of real hosts; the data is in a temporary directory, and all of it is gone afterwards.
+//! of docs/ha. Ports are those of real hosts; the data is in a temporary directory, and all of it is gone afterwards. They are on the
+//! loopback network, or apart: with a network and a disk each ([`crate::apart`]).
 
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use ron_kernel::{Deadline, Shutdown};
@@ -14,6 +15,7 @@ use ron_pg::Connection;
 use rustix::process::{Pid, Signal};
 use tempfile::TempDir;
 
+use crate::apart;
 use crate::cluster::{children_of, command, programs, run, waiter};
 use crate::contract::soon;
 
@@ -30,6 +32,8 @@ struct Host {
     name: &'static str,
     address: String,
     dir: PathBuf,
+    /// Its number, when it has a network of its own.
+    apart: Option<usize>,
     etcd: Option<Child>,
     patroni: Option<Child>,
 }
@@ -102,6 +106,13 @@ impl Host {
 
     /// Starts what does not run.
     fn start(&mut self) {
+        for child in [&mut self.etcd, &mut self.patroni] {
+            // A full disk ends etcd.
+            let ended = child.as_mut().map(Child::try_wait);
+            if matches!(ended, Some(Ok(Some(_)))) {
+                *child = None;
+            }
+        }
         let spawn = |program: &str, args: &[&str]| {
             let log = self.dir.join(format!("{program}.log"));
             let log = fs::File::options().create(true).append(true).open(log);
@@ -110,6 +121,10 @@ impl Host {
             command
                 .args(args)
                 .arg(self.dir.join(format!("{program}.yml")));
+            if let Some(host) = self.apart {
+                command = apart::inside(host, &command);
+                command.stdin(Stdio::null());
+            }
             command.stdout(log.try_clone().expect("a file")).stderr(log);
             command.spawn().expect("scripts/setup.sh installs it")
         };
@@ -134,6 +149,9 @@ impl Drop for Hosts {
     fn drop(&mut self) {
         for host in &mut self.hosts {
             host.kill(Part::All);
+            if host.apart.is_some() {
+                apart::remove(&host.dir);
+            }
         }
     }
 }
@@ -156,7 +174,7 @@ fn write_private(path: &Path, text: &str) {
 }
 
 /// Writes the configuration of a host, from the files of docs/ha.
-fn configure(network: &str, at: usize, dir: &Path) -> Host {
+fn configure(network: &str, is_apart: bool, at: usize, dir: &Path) -> Host {
     let address = |at: usize| format!("{network}.{}", at + 1);
     let member = |at: usize| format!("{}=http://{}:2380", NAMES[at], address(at));
     let client = |at: usize| format!("{}:2379", address(at));
@@ -165,6 +183,11 @@ fn configure(network: &str, at: usize, dir: &Path) -> Host {
         [0, 1, 2].map(client).join(","),
     );
     let (name, address, home) = (NAMES[at], address(at), dir.join(NAMES[at]));
+    let near = if is_apart {
+        format!("{network}.0/24")
+    } else {
+        "127.0.0.0/8".to_owned()
+    };
     let (shown, bin) = (home.display().to_string(), programs().display().to_string());
     let places = [
         ("@NAME@", name),
@@ -172,13 +195,16 @@ fn configure(network: &str, at: usize, dir: &Path) -> Host {
         ("@DIR@", &shown),
         ("@CLUSTER@", &cluster),
         ("@ETCD@", &etcd),
-        ("@NETWORK@", "127.0.0.0/8"),
+        ("@NETWORK@", &near),
         ("@BIN@", &bin),
         ("@PATRONI_PASSWORD@", PASSWORD),
         ("@SUPERUSER_PASSWORD@", PASSWORD),
         ("@REPLICATION_PASSWORD@", PASSWORD),
     ];
     fs::create_dir(&home).expect("a directory");
+    if is_apart {
+        apart::add(at, &home);
+    }
     for (file, text) in [
         ("etcd.yml", include_str!("../../../docs/ha/etcd.yml")),
         ("patroni.yml", include_str!("../../../docs/ha/patroni.yml")),
@@ -195,21 +221,30 @@ fn configure(network: &str, at: usize, dir: &Path) -> Host {
         name,
         address,
         dir: home,
+        apart: is_apart.then_some(at),
         etcd: None,
         patroni: None,
     }
 }
 
 impl Hosts {
-    /// Starts the hosts, and waits until one writes and another is its synchronous standby.
+    /// Starts the hosts on the loopback network, and waits until one writes and another is its synchronous standby.
     pub fn start() -> Self {
+        Self::start_in(&free_network(), false)
+    }
+
+    /// The same with a network and a disk for each host, in the namespaces of [`apart::is_inside`].
+    pub fn start_apart() -> Self {
+        Self::start_in(apart::NETWORK, true)
+    }
+
+    fn start_in(network: &str, is_apart: bool) -> Self {
         let dir = tempfile::Builder::new()
             .prefix("ron-ha-")
             .tempdir_in("/tmp");
         let dir = dir.expect("a temporary directory");
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).expect("its mode");
-        let network = free_network();
-        let hosts = [0, 1, 2].map(|at| configure(&network, at, dir.path()));
+        let hosts = [0, 1, 2].map(|at| configure(network, is_apart, at, dir.path()));
         let passfile = dir.path().join("pgpass");
         let line = |user| format!("*:*:*:{user}:{PASSWORD}\n");
         write_private(&passfile, &(line("postgres") + &line("ron_ledger")));
@@ -268,7 +303,12 @@ impl Hosts {
         self.hosts[host].kill(part);
     }
 
-    /// Starts again what was killed.
+    /// The directory of all that a host keeps: its disk, when it has one of its own.
+    pub fn disk(&self, host: usize) -> &Path {
+        &self.hosts[host].dir
+    }
+
+    /// Starts again what was killed, or has ended.
     pub fn restart(&mut self, host: usize) {
         self.hosts[host].start();
     }

@@ -47,6 +47,7 @@ fn soon() -> Deadline {
 /// A service with its configuration; killed when it is dropped.
 struct Node {
     name: &'static str,
+    program: PathBuf,
     dir: TempDir,
     pub url: String,
     process: Option<Child>,
@@ -59,6 +60,7 @@ impl Node {
         let process = None;
         Self {
             name,
+            program: env!("CARGO_BIN_EXE_ha-node").into(),
             dir,
             url,
             process,
@@ -82,7 +84,7 @@ impl Node {
             .create(true)
             .append(true)
             .open(self.log());
-        let process = Command::new(env!("CARGO_BIN_EXE_ha-node"))
+        let process = Command::new(&self.program)
             .env("RON_HA_SERVICE", self.name)
             .arg("--config")
             .arg(self.dir.path().join("config.toml"))
@@ -256,8 +258,15 @@ impl Fleet {
         took
     }
 
-    /// Every process is stopped and started again, one after the other: the standby first, as in an upgrade.
-    fn roll(&mut self) {
+    /// Every process is stopped and started again, one after the other: the standby first, as in an upgrade. With a directory of
+    /// programs it is an upgrade to those.
+    fn roll(&mut self, to: Option<&Path>) {
+        if let Some(to) = to {
+            for node in self.ledgers.iter_mut().chain(&mut self.wallets) {
+                node.program = to.join(node.name);
+                println!("{} is to be {}", node.name, version(&node.program));
+            }
+        }
         let active = self.active_of_two();
         for node in [1 - active, active] {
             self.ledgers[node].stop();
@@ -275,6 +284,13 @@ impl Fleet {
             });
         }
     }
+}
+
+/// What the program says of its version.
+fn version(program: &Path) -> String {
+    let out = Command::new(program).arg("--version").output();
+    let out = out.unwrap_or_else(|error| panic!("{}: {error}", program.display()));
+    String::from_utf8_lossy(&out.stdout).trim().to_owned()
 }
 
 /// The payments of one client: the sequence of each key in the ledger.
@@ -405,7 +421,8 @@ fn clients_pay_through_takeovers() {
     }
     all_are_paid();
     progress.slowest_ms.store(0, Ordering::Release);
-    fleet.roll();
+    let newer = std::env::var_os("RON_UPGRADE_TO").filter(|dir| !dir.is_empty());
+    fleet.roll(newer.map(PathBuf::from).as_deref());
     all_are_paid();
     let rolled_ms = progress.slowest_ms.load(Ordering::Acquire);
     println!(
