@@ -27,7 +27,7 @@ const CALLER: &str = "zqname-boss";
 const OF_ALL_TENANTS: [&str; 3] = [scope::KMS_AUDIT, scope::LEDGER_AUDIT, scope::PASSPORT_ADMIN];
 
 /// Answers to the second tenant that may have names of the first one, and why.
-const SHOWN: [(&str, &str); 10] = [
+const SHOWN: [(&str, &str); 13] = [
     ("POST /oauth2/introspect", TOKEN),
     ("POST /v1/passport/verify", TOKEN),
     ("POST /v1/passport/verify_batch", TOKEN),
@@ -37,6 +37,9 @@ const SHOWN: [(&str, &str); 10] = [
     ("POST /v1/transit/keys/{name}", ECHO),
     ("POST /v1/transit/keys/{name}/config", ECHO),
     ("POST /v1/transit/keys/{name}/rotate", ECHO),
+    ("PUT /v1/transit/keys/{name}", ECHO),
+    ("PUT /v1/transit/keys/{name}/config", ECHO),
+    ("PUT /v1/transit/keys/{name}/rotate", ECHO),
     (
         "GET /v1/auth/token/lookup-self",
         "the second tenant's caller has the same name",
@@ -46,7 +49,7 @@ const TOKEN: &str = "the claims of the token that was sent, which any holder can
 const ECHO: &str = "a key of the second tenant, to which it gave the same name";
 
 /// Reads whose answers change with time, or with attempts of others, and why.
-const MOVING: [(&str, &str); 12] = [
+const MOVING: [(&str, &str); 13] = [
     ("/audit/v1/", "the log grows"),
     ("/log/v1/", "the log gets newer checkpoints"),
     ("/revocations/v1/", "revocations by all tenants are public"),
@@ -58,6 +61,7 @@ const MOVING: [(&str, &str); 12] = [
         "/v1/auth/token/lookup-self",
         "it has the rest of the token's life",
     ),
+    ("/v1/sys/health", "it has the time"),
     ("/v1/ledger/head", "the log gets newer checkpoints"),
     ("/v1/tx/{txid}/proof", "it is under the newest checkpoint"),
     ("/v1/tx/{txid}/receipt", "it is under the newest checkpoint"),
@@ -188,11 +192,13 @@ impl First {
             ("ron-kms", "id") => kid[3],
             ("ron-kms", "key") if second => return None,
             ("ron-kms", "key") => &self.key,
+            ("ron-kms", "kind") if route.path.contains("/export/") => "public-key",
             ("ron-kms", "kind") => "plaintext",
             ("ron-kms", "name") if second => "zqname-aes",
             ("ron-kms", "name") => "zqname",
             ("ron-kms", "algorithm" | "hash") => "sha2-256",
             ("ron-kms", "list") => "true",
+            ("ron-kms", "version") => "latest",
             ("ron-kms" | "ron-ledger" | "svc-passport", "index") => "0",
             ("ron-kms" | "ron-ledger" | "svc-passport", "bundle") => "000.p/1",
             ("ron-kms" | "ron-ledger" | "svc-passport", "tile") => "0/000.p/1",
@@ -288,6 +294,7 @@ impl First {
             "ron-kms" if route.path.starts_with("/v1/transit/") => {
                 Sent::Json(self.vault(route, second))
             }
+            "ron-kms" if route.path.starts_with("/v1/auth/") => Sent::Json(json!({})),
             "ron-kms" => Sent::Json(self.kms(route)),
             "svc-passport" => self.passport(route),
             "ron-ledger" => Sent::Json(Self::ledger(route, second)),
@@ -348,7 +355,7 @@ impl First {
             "keys" => json!({"type": "ed25519"}),
             "encrypt" => json!({"plaintext": b64::std(b"text")}),
             "decrypt" | "rewrap" => sealed,
-            "hmac" | "sign" => input,
+            "hmac" | "sign" | "hash" => input,
             "verify" => {
                 json!({"input": b64::std(b"text"), "signature": format!("vault:v1:{}", b64::std(&[7; 64]))})
             }

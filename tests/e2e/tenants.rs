@@ -97,6 +97,8 @@ fn about(route: &str, key: &str) -> Means {
         // The leaves about the keys of the caller's own tenant.
         | "GET /v1/kms/audit/entries"
         | "GET /v1/auth/token/lookup-self"
+        | "POST /v1/auth/token/renew-self"
+        | "PUT /v1/auth/token/renew-self"
         | "GET /v1/kms/wrapping_key"
         | "POST /v1/kms/random"
         | "POST /v1/kms/verify/raw" => Means::NoKey,

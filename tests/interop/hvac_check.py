@@ -144,7 +144,13 @@ def keys(transit, old):
     refused(hvac.exceptions.InvalidPath, transit.read_key, name="nobody")
     refused(hvac.exceptions.InvalidRequest, transit.create_key, name="r", key_type="rsa-2048")
     refused(hvac.exceptions.InvalidRequest, transit.create_key, name="r", exportable=True)
-    refused(hvac.exceptions.InvalidRequest, transit.create_key, name="Upper", key_type="ed25519")
+    transit.create_key(name="Upper", key_type="ed25519")
+    assert "Upper" in transit.list_keys()["data"]["keys"]
+    exported = client.read("transit/export/public-key/Upper")["data"]["keys"]
+    assert len(base64.b64decode(exported["1"])) == 32, exported
+    refused(hvac.exceptions.Forbidden, transit.export_key, name="Upper", key_type="signing-key")
+    hashed = transit.hash_data(hash_input=b64(b"abc"), algorithm="sha2-384", output_format="hex")["data"]["sum"]
+    assert hashed.startswith("cb00753f45a35e8b"), hashed
     print("keys")
 
 

@@ -1,4 +1,4 @@
-//! SHA-256, BLAKE3, HMAC-SHA-256 and HKDF-SHA-256.
+//! SHA-2, BLAKE3, HMAC-SHA-256 and HKDF-SHA-256.
 
 use aws_lc_rs::{digest, hkdf, hmac};
 
@@ -7,6 +7,20 @@ use aws_lc_rs::{digest, hkdf, hmac};
 pub fn sha256(message: &[u8]) -> [u8; 32] {
     let hash = digest::digest(&digest::SHA256, message);
     hash.as_ref().try_into().expect("SHA-256 has 32 bytes")
+}
+
+/// The SHA-384 hash of a message.
+#[must_use]
+pub fn sha384(message: &[u8]) -> [u8; 48] {
+    let hash = digest::digest(&digest::SHA384, message);
+    hash.as_ref().try_into().expect("SHA-384 has 48 bytes")
+}
+
+/// The SHA-512 hash of a message.
+#[must_use]
+pub fn sha512(message: &[u8]) -> [u8; 64] {
+    let hash = digest::digest(&digest::SHA512, message);
+    hash.as_ref().try_into().expect("SHA-512 has 64 bytes")
 }
 
 /// The BLAKE3-256 hash of a message.

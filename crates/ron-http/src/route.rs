@@ -36,6 +36,9 @@ fn schema_of<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
     generator.subschema_for::<T>()
 }
 
+/// Gives an answer that is a problem the form of another API.
+pub type ProblemsAs = fn(Response) -> Response;
+
 /// The body that a route reads.
 #[derive(Clone, Copy)]
 pub(crate) enum Reads {
@@ -84,6 +87,8 @@ pub struct Route {
     pub(crate) handler: Handler,
     pub(crate) summary: &'static str,
     pub(crate) reads: Reads,
+    pub(crate) any_content_type: bool,
+    pub(crate) problems: Option<ProblemsAs>,
     pub(crate) returns: Vec<(u16, Returns)>,
     pub(crate) errors: Vec<u16>,
     pub(crate) query: Vec<QueryParam>,
@@ -123,6 +128,8 @@ impl Route {
             handler: Arc::new(handler),
             summary: "",
             reads: Reads::Nothing,
+            any_content_type: false,
+            problems: None,
             returns: Vec::new(),
             errors: Vec::new(),
             query: Vec::new(),
@@ -177,6 +184,19 @@ impl Route {
     /// Reads bytes of one of these content types (415 otherwise); an empty list means any.
     pub fn body_bytes(mut self, content_types: &'static [&'static str]) -> Self {
         self.reads = Reads::Bytes(content_types);
+        self
+    }
+
+    /// Reads the body whatever its `Content-Type` says, for an API whose clients send none.
+    pub fn any_content_type(mut self) -> Self {
+        self.any_content_type = true;
+        self
+    }
+
+    /// Answers with problems in the form of another API: those of the handler, and those with which the front refuses a
+    /// request of this route.
+    pub fn problems(mut self, change: ProblemsAs) -> Self {
+        self.problems = Some(change);
         self
     }
 
@@ -326,6 +346,7 @@ impl Route {
     pub(crate) fn check_content_type(&self, value: Option<&str>) -> Result<(), Problem> {
         let is = |wanted: &str| value.is_some_and(|v| crate::request::is_media_type(v, wanted));
         match self.reads {
+            _ if self.any_content_type => Ok(()),
             Reads::Json(_) if !is(JSON) => Err(crate::request::not_json()),
             Reads::Form(_) if !is(FORM) => Err(Problem::unsupported_media_type(format!(
                 "send the body as Content-Type: {FORM}"

@@ -21,7 +21,7 @@ use crate::memory::Full;
 use crate::metrics::HttpMetrics;
 use crate::pace::Pace;
 use crate::responder::{Hook, Sink, Ticket};
-use crate::response::{Form, Response, Rest, encode};
+use crate::response::{Body, Form, Response, Rest, encode};
 use crate::router::Compiled;
 use crate::slots::{Delivery, Lease, ParkedAs, Slots};
 
@@ -68,12 +68,23 @@ impl Shared {
         self.draining.load(Ordering::Acquire)
     }
 
+    /// A problem in the form of the route's API.
+    fn with_form(&self, exchange: Option<&Exchange>, response: Response) -> Response {
+        let route = exchange.and_then(|exchange| exchange.route);
+        let change = route.and_then(|route| self.router.routes[route].problems);
+        match change {
+            Some(change) if matches!(response.body, Body::Problem(_)) => change(response),
+            _ => response,
+        }
+    }
+
     /// Encodes the answer to the connection's request, or to bytes that were no request.
     pub(crate) fn put_answer(&self, lease: &mut Lease<'_>, response: Response) {
         let now = self.clock.now();
         let unix_ms = self.clock.unix_ms();
-        let status = response.status;
         let exchange = lease.exchange.take();
+        let response = self.with_form(exchange.as_ref(), response);
+        let status = response.status;
         lease.gone = None;
         let fresh = exchange.is_none().then(|| self.ids.fresh(unix_ms));
         let id = exchange.as_ref().map(|exchange| exchange.id).or(fresh);

@@ -1,4 +1,5 @@
-//! Bodies of the routes `/v1/transit/...`, in the format of HashiCorp Vault's Transit API.
+//! Bodies of the routes `/v1/transit/...`, in the format of HashiCorp Vault's Transit API. Members that are not named here are ignored, as
+//! Vault does.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -6,7 +7,7 @@ use zeroize::Zeroize as _;
 
 /// The body of `keys/{name}`.
 #[derive(Serialize, Deserialize, JsonSchema, Default)]
-#[serde(deny_unknown_fields, default)]
+#[serde(default)]
 pub struct Create {
     /// Type of the key: `aes256-gcm96` (when absent), `ed25519`, `ecdsa-p256`, `ml-dsa` or `hmac`.
     #[serde(rename = "type")]
@@ -31,18 +32,18 @@ pub struct Create {
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq, Eq)]
 #[serde(
     untagged,
-    expecting = "expected a whole number of seconds, or a text such as `24h`"
+    expecting = "expected a whole number of seconds, or a text such as `1h30m`"
 )]
 pub enum Period {
     /// In seconds.
     Seconds(u64),
-    /// A whole number, with the unit `s`, `m`, `h` or `d`, or of seconds.
+    /// Whole numbers with the units `s`, `m`, `h` or `d`, one after the other, or a number of seconds.
     Text(String),
 }
 
 /// The body of `keys/{name}/config`.
 #[derive(Serialize, Deserialize, JsonSchema, Default)]
-#[serde(deny_unknown_fields, default)]
+#[serde(default)]
 pub struct Configure {
     /// The oldest version that decrypts and verifies; 0 or absent leaves it unchanged.
     pub min_decryption_version: Option<u32>,
@@ -60,7 +61,7 @@ pub struct Configure {
 
 /// The body of `encrypt`, `decrypt`, `rewrap` and `hmac`, and an item of their batches.
 #[derive(Serialize, Deserialize, JsonSchema, Default)]
-#[serde(deny_unknown_fields, default)]
+#[serde(default)]
 pub struct Crypt {
     /// The plaintext to encrypt, in base64.
     pub plaintext: Option<PlainText>,
@@ -104,7 +105,7 @@ impl Drop for PlainText {
 
 /// The body of `datakey`.
 #[derive(Serialize, Deserialize, JsonSchema, Default)]
-#[serde(deny_unknown_fields, default)]
+#[serde(default)]
 pub struct Datakey {
     /// Bits of the data key: 128, 256 (when absent) or 512.
     pub bits: Option<u32>,
@@ -116,7 +117,7 @@ pub struct Datakey {
 
 /// The body of `random`.
 #[derive(Serialize, Deserialize, JsonSchema, Default)]
-#[serde(deny_unknown_fields, default)]
+#[serde(default)]
 pub struct Draw {
     /// Number of random bytes; 32 when absent.
     pub bytes: Option<u32>,
@@ -126,9 +127,25 @@ pub struct Draw {
     pub source: Option<String>,
 }
 
+/// The body of `hash`.
+#[derive(Serialize, Deserialize, JsonSchema, Default)]
+#[serde(default)]
+pub struct Hash {
+    /// The message to hash, in base64.
+    pub input: Option<String>,
+    /// `sha2-256` (when absent), `sha2-384` or `sha2-512`; the path may name it too.
+    pub algorithm: Option<String>,
+    /// `hex` (when absent) or `base64`.
+    pub format: Option<String>,
+}
+
+/// A body without members, which may be missing.
+#[derive(Serialize, Deserialize, JsonSchema, Default)]
+pub struct Nothing {}
+
 /// The body of `sign` and `verify`, and an item of their batches.
 #[derive(Serialize, Deserialize, JsonSchema, Default)]
-#[serde(deny_unknown_fields, default)]
+#[serde(default)]
 pub struct Sign {
     /// Ignored: the path names the key.
     pub name: Option<String>,

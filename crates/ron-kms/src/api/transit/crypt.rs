@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ron_custody::Refusal;
 use ron_custody::index::Key;
 use ron_custody::keys::envelope::{HEADER_LEN, header};
-use ron_http::{Method, Request, Route};
+use ron_http::{Request, Route};
 use ron_proto::kms::transit::{Crypt, Datakey, Draw};
 use ron_proto::kms::{Bytes, PrivateBytes};
 use ron_proto::scope;
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::form::Form;
 use super::{
-    bad, base64, body, form, given, key_for_use, pinned, route, tagged, unsupported, untagged,
+    bad, base64, body, form, given, key_for_use, pinned, tagged, unsupported, untagged, writes,
 };
 use crate::api::Action;
 use crate::api::envelope::task;
@@ -24,35 +24,55 @@ use crate::work::operation::{many, one};
 
 /// The routes of this file.
 pub fn routes(kms: &Arc<Kms>) -> Vec<Route> {
-    let post = |pattern, scope, handler| route(kms, (Method::POST, pattern), scope, handler);
-    let batch = |pattern, scope, handler| form::batches(post(pattern, scope, handler));
-    vec![
-        batch("/v1/transit/encrypt/{name}", scope::KMS_WRAP, encrypt)
-            .summary("Vault: encrypt one value or a batch")
-            .body::<Crypt>(),
-        batch("/v1/transit/decrypt/{name}", scope::KMS_UNWRAP, decrypt)
-            .summary("Vault: decrypt one value or a batch")
-            .body::<Crypt>(),
-        batch("/v1/transit/rewrap/{name}", scope::KMS_WRAP, rewrap)
-            .summary("Vault: encrypt ciphertexts again under the newest version")
-            .body::<Crypt>(),
-        batch("/v1/transit/hmac/{name}", scope::KMS_SIGN, hmac)
-            .summary("Vault: make MACs with a key of type hmac")
-            .body::<Crypt>(),
-        batch("/v1/transit/hmac/{name}/{algorithm}", scope::KMS_SIGN, hmac)
-            .summary("Vault: make MACs with a key of type hmac")
-            .body::<Crypt>(),
-        post(
-            "/v1/transit/datakey/{kind}/{name}",
+    const MAC: &str = "Vault: make MACs with a key of type hmac";
+    let batch = |path, scope, summary, handler| {
+        writes::<Crypt>(kms, path, scope, summary, handler).map(form::batches)
+    };
+    let datakeys = "/v1/transit/datakey/{kind}/{name}";
+    [
+        batch(
+            "/v1/transit/encrypt/{name}",
             scope::KMS_WRAP,
+            "Vault: encrypt one value or a batch",
+            encrypt,
+        ),
+        batch(
+            "/v1/transit/decrypt/{name}",
+            scope::KMS_UNWRAP,
+            "Vault: decrypt one value or a batch",
+            decrypt,
+        ),
+        batch(
+            "/v1/transit/rewrap/{name}",
+            scope::KMS_WRAP,
+            "Vault: encrypt ciphertexts again under the newest version",
+            rewrap,
+        ),
+        batch("/v1/transit/hmac/{name}", scope::KMS_SIGN, MAC, hmac),
+        batch(
+            "/v1/transit/hmac/{name}/{algorithm}",
+            scope::KMS_SIGN,
+            MAC,
+            hmac,
+        ),
+        writes::<Datakey>(
+            kms,
+            datakeys,
+            scope::KMS_WRAP,
+            "Vault: make a data key (plaintext or wrapped)",
             datakey,
-        )
-        .summary("Vault: make a data key (plaintext or wrapped)")
-        .body::<Datakey>(),
-        post("/v1/transit/random", scope::KMS_WRAP, random)
-            .summary("Vault: random bytes")
-            .body::<Draw>(),
+        ),
+        writes::<Draw>(
+            kms,
+            "/v1/transit/random",
+            scope::KMS_WRAP,
+            "Vault: random bytes",
+            random,
+        ),
     ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 /// Refuses options that this service does not support.

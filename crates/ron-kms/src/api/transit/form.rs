@@ -29,10 +29,11 @@ enum Failed {
     },
 }
 
-/// Documents Vault's error format under these statuses.
-pub fn refuses(route: Route, statuses: &[u16]) -> Route {
-    let says = |route: Route, status: &u16| route.returns::<Failed>(*status).errors(&[*status]);
-    statuses.iter().fold(route, says)
+/// A route of this API: it reads bodies whatever their content type is, and refuses in Vault's format, under these statuses.
+pub fn vaults(route: Route, statuses: &[u16]) -> Route {
+    let says = |route: Route, status: &u16| route.returns::<Failed>(*status);
+    let route = statuses.iter().fold(route, says);
+    route.any_content_type().problems(errors_only)
 }
 
 /// Documents the statuses that a batch with failed items may have.
@@ -133,7 +134,7 @@ fn errors(status: u16, messages: &[&str]) -> Response {
 }
 
 /// Turns a problem into `errors`; other responses stay unchanged.
-pub fn errors_only(response: Response) -> Response {
+fn errors_only(response: Response) -> Response {
     let Body::Problem(problem) = &response.body else {
         return response;
     };

@@ -3,20 +3,24 @@
 use std::sync::Arc;
 
 use ron_crypto::hash::sha256;
-use ron_custody::index::Key;
+use ron_custody::index::{Key, Version};
 use ron_custody::{Cause, Refusal};
 use ron_http::{Method, Request, Response, Route};
-use ron_proto::kms::transit::{Configure, Create, Period};
+use ron_proto::kms::transit::{Configure, Create, Nothing, Period};
 use ron_proto::kms::{CreateKey, RotateRequest, UpdateKey};
 use ron_proto::problem::Problem;
 use ron_proto::scope;
 use ron_proto::values::{Alg, Kid, OpId};
 use serde_json::{Map, Value, json};
 
-use super::{bad, body, find, form, json_of, key_for_use, names, purpose, route, unsupported};
+use super::{
+    bad, body, find, form, json_of, key_for_use, names, purpose, route, unsupported, writes,
+};
 use crate::api::Action;
 use crate::work::key_request::KeyRequest;
 use crate::work::{Kms, StoreJob};
+
+const EXPORT: &str = "/v1/transit/export/{kind}/{name}";
 
 /// Maximum versions in an answer, which Vault's format does not page.
 const SHOWN_MAX: usize = 500;
@@ -25,32 +29,39 @@ const SHOWN_MAX: usize = 500;
 pub fn routes(kms: &Arc<Kms>) -> Vec<Route> {
     const KEYS: &str = "/v1/transit/keys";
     const KEY: &str = "/v1/transit/keys/{name}";
-    vec![
+    let mut routes = vec![
         route(kms, (Method::GET, KEYS), scope::KMS_READ, list)
             .query("list", true, "true")
             .summary("Vault: names of the keys; also under the method LIST"),
         route(kms, (Method::LIST, KEYS), scope::KMS_READ, list),
         route(kms, (Method::GET, KEY), scope::KMS_READ, read_key)
             .summary("Vault: a key and its public halves"),
-        route(kms, (Method::POST, KEY), scope::KMS_CREATE, create)
-            .summary("Vault: make a key; an existing key stays unchanged")
-            .body::<Create>(),
-        route(
-            kms,
-            (Method::POST, "/v1/transit/keys/{name}/rotate"),
-            scope::KMS_ROTATE,
-            rotate,
-        )
-        .summary("Vault: make a new version"),
-        route(
-            kms,
-            (Method::POST, "/v1/transit/keys/{name}/config"),
-            scope::KMS_ADMIN,
-            configure,
-        )
-        .summary("Vault: minimum version and automatic rotation")
-        .body::<Configure>(),
-    ]
+    ];
+    let made = "Vault: make a key; an existing key stays unchanged";
+    routes.extend(writes::<Create>(kms, KEY, scope::KMS_CREATE, made, create));
+    let path = "/v1/transit/keys/{name}/rotate";
+    let rotated = "Vault: make a new version";
+    routes.extend(writes::<Nothing>(
+        kms,
+        path,
+        scope::KMS_ROTATE,
+        rotated,
+        rotate,
+    ));
+    let path = "/v1/transit/keys/{name}/config";
+    let about = "Vault: minimum version and automatic rotation";
+    routes.extend(writes::<Configure>(
+        kms,
+        path,
+        scope::KMS_ADMIN,
+        about,
+        configure,
+    ));
+    for path in [EXPORT, "/v1/transit/export/{kind}/{name}/{version}"] {
+        let route = route(kms, (Method::GET, path), scope::KMS_READ, export);
+        routes.push(route.summary("Vault: public keys; private keys are not exportable"));
+    }
+    routes
 }
 
 fn list(kms: &Kms, request: &Request) -> Result<Action, Refusal> {
@@ -100,23 +111,39 @@ fn alg_of(request: &Create) -> Result<Alg, Refusal> {
     Ok(alg)
 }
 
-/// Converts a period of Vault (seconds or Go's `24h`) into the native format; `never` for 0.
+/// Converts a period of Vault (seconds or Go's `1h30m`) into the native format; `never` for 0.
 fn period(given: &Period) -> Result<String, Refusal> {
-    let refuse = || bad("auto_rotate_period must be a whole number with unit s, m, h or d, or 0");
-    match given {
-        Period::Seconds(0) => Ok("never".to_owned()),
-        Period::Seconds(seconds) => Ok(format!("{seconds}s")),
-        Period::Text(text) => {
-            let digits = text.trim_end_matches(['s', 'm', 'h', 'd']);
-            let number: u64 = digits.parse().map_err(|_| refuse())?;
-            match (number, &text[digits.len()..]) {
-                (0, _) => Ok("never".to_owned()),
-                (n, "") => Ok(format!("{n}s")),
-                (n, unit @ ("s" | "m" | "h" | "d")) => Ok(format!("{n}{unit}")),
-                _ => Err(refuse()),
-            }
-        }
+    let seconds = match given {
+        Period::Seconds(seconds) => Some(*seconds),
+        Period::Text(text) => text.parse().ok().or_else(|| seconds_of(text)),
+    };
+    match seconds {
+        None => Err(bad(
+            "auto_rotate_period must be whole seconds, numbers with units such as 1h30m, or 0",
+        )),
+        Some(0) => Ok("never".to_owned()),
+        Some(seconds) => Ok(format!("{seconds}s")),
     }
+}
+
+/// The whole seconds of numbers with units, one after the other.
+fn seconds_of(text: &str) -> Option<u64> {
+    let (mut rest, mut sum) = (text, 0_u64);
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit())?;
+        let number: u64 = rest[..digits].parse().ok()?;
+        let unit = match rest[digits..].chars().next()? {
+            's' => 1,
+            'm' if rest[digits..].starts_with("ms") => return None,
+            'm' => 60,
+            'h' => 3_600,
+            'd' => 86_400,
+            _ => return None,
+        };
+        sum = sum.checked_add(number.checked_mul(unit)?)?;
+        rest = &rest[digits + 1..];
+    }
+    (!text.is_empty()).then_some(sum)
 }
 
 fn create(kms: &Kms, request: &Request) -> Result<Action, Refusal> {
@@ -229,6 +256,62 @@ fn kind_of(alg: Alg) -> &'static str {
     }
 }
 
+/// The public halves of a key's versions, or of one version.
+fn export(kms: &Kms, request: &Request) -> Result<Action, Refusal> {
+    match request.param("kind") {
+        "public-key" => {}
+        "encryption-key" | "signing-key" | "hmac-key" | "certificate-chain" => {
+            return Err(Refusal::new(
+                Cause::ExportForbidden,
+                "private key material is not exportable; the native API exports keys wrapped",
+            ));
+        }
+        _ => return Err(bad("the path must name public-key")),
+    }
+    let key = find(&kms.index.load(), &request.principal, request.param("name"))?;
+    if key
+        .versions
+        .iter()
+        .all(|version| version.public.raw().is_empty())
+    {
+        return Err(unsupported("a key of this type has no public half"));
+    }
+    let wanted = request.params.iter().find(|(name, _)| *name == "version");
+    let wanted = match wanted.map(|(_, value)| value.as_str()) {
+        None => None,
+        Some("latest") => Some(key.head),
+        Some(text) => Some(
+            text.parse()
+                .map_err(|_| bad("the version must be a number or latest"))?,
+        ),
+    };
+    let below = key.versions.len().saturating_sub(SHOWN_MAX);
+    let shown: Map<String, Value> = key.versions[below..]
+        .iter()
+        .filter(|version| wanted.is_none_or(|wanted| version.number == wanted))
+        .map(|version| {
+            (
+                version.number.to_string(),
+                public_text(key.kid.alg, version).into(),
+            )
+        })
+        .collect();
+    if shown.is_empty() {
+        return Err(bad("the key has no such version"));
+    }
+    let name = request.param("name");
+    let data = json!({ "name": name, "keys": shown, "type": kind_of(key.kid.alg) });
+    Ok(Action::Respond(form::data(&data)))
+}
+
+/// A public key as Vault writes it: PEM for curves of NIST, base64 for others.
+fn public_text(alg: Alg, version: &Version) -> String {
+    match alg {
+        Alg::EcdsaP256 => version.public.pem(),
+        _ => ron_proto::b64::std(version.public.raw()),
+    }
+}
+
 /// A key in Vault's format, with the versions that verify or decrypt, as Vault shows them: the newest `SHOWN_MAX`.
 fn shown(name: &str, key: &Key) -> Value {
     let alg = key.kid.alg;
@@ -238,12 +321,9 @@ fn shown(name: &str, key: &Key) -> Value {
         let (created, public) = (version.created, &version.public);
         let entry = match alg {
             _ if public.raw().is_empty() => json!(created.0 / 1000),
-            Alg::EcdsaP256 => json!({
-                "creation_time": created, "name": "P-256", "public_key": public.pem(),
-            }),
             _ => json!({
-                "creation_time": created, "name": kind_of(alg),
-                "public_key": ron_proto::b64::std(public.raw()),
+                "creation_time": created, "public_key": public_text(alg, version),
+                "name": if alg == Alg::EcdsaP256 { "P-256" } else { kind_of(alg) },
             }),
         };
         versions.insert(version.number.to_string(), entry);
@@ -285,8 +365,14 @@ mod tests {
         check(json!("0s"), Some("never"));
         check(json!(3600), Some("3600s"));
         check(json!("3600"), Some("3600s"));
-        check(json!("24h"), Some("24h"));
-        check(json!("1h30m"), None);
+        check(json!("24h"), Some("86400s"));
+        check(json!("1h30m"), Some("5400s"));
+        check(json!("1d2h3m4s"), Some("93784s"));
+        check(json!("720h0m0s"), Some("2592000s"));
+        check(json!(""), None);
+        check(json!("1h30"), None);
+        check(json!("500ms"), None);
+        check(json!("9999999999999999999d"), None);
         check(json!("-1h"), None);
         check(json!(1.5), None);
         check(json!(1e30), None);

@@ -16,14 +16,17 @@ mod form;
 mod keys;
 mod sign;
 mod token;
+mod tools;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use ron_custody::index::{Key, KeyIndex, may_use};
 use ron_custody::{Cause, Refusal};
 use ron_http::{Body, Method, Need, Principal, Request, Responder, Response, Route};
 use ron_proto::values::{Alg, Kid, Purpose};
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde_json::Value;
 use uuid::Uuid;
 
 use super::Action;
@@ -32,8 +35,10 @@ use crate::work::Kms;
 
 pub use token::VaultTokens;
 
-/// Prefix of the purposes of the keys that this API sees.
-const PURPOSE: &str = "transit.";
+/// Prefixes of the purposes of the keys that this API sees: names as they are, and names with upper case, in which `_` stands
+/// before a letter in place of its upper case, and `__` for itself. A purpose has no upper case.
+const PLAIN: &str = "transit.";
+const MIXED: &str = "transit-.";
 const ERRORS: &[u16] = &[400, 403, 404, 413, 415, 429, 500, 503, 504];
 
 /// The routes of this API.
@@ -42,17 +47,23 @@ pub fn routes(kms: &Arc<Kms>) -> Vec<Route> {
     routes.extend(keys::routes(kms));
     routes.extend(crypt::routes(kms));
     routes.extend(sign::routes(kms));
-    routes.push(
-        Route::get("/v1/auth/token/lookup-self", Need::Identity, |request| {
-            Ok(whoami(&request.principal))
-        })
-        .summary(
-            "Vault: the identity of the token; clients call it to check whether they are logged in",
-        )
-        .returns::<Value>(200)
-        .errors(ERRORS),
-    );
+    routes.extend(tools::routes(kms));
     routes
+}
+
+/// The same under POST and PUT, which Vault does not tell apart, with a body of this type.
+fn writes<T: JsonSchema>(
+    kms: &Arc<Kms>,
+    path: &'static str,
+    scope: &'static str,
+    summary: &'static str,
+    handler: fn(&Kms, &Request) -> Result<Action, Refusal>,
+) -> [Route; 2] {
+    [Method::POST, Method::PUT].map(|method| {
+        route(kms, (method, path), scope, handler)
+            .summary(summary)
+            .body::<T>()
+    })
 }
 
 /// A route of one handler; problems and key documents are converted into Vault's format.
@@ -64,8 +75,7 @@ fn route(
 ) -> Route {
     let kms = kms.clone();
     let handle = move |request: Request, responder: Responder| {
-        let responder = responder.map(form::errors_only);
-        let wait = request.wait().map_err(|problem| bad(problem.detail));
+        let wait = wait(&request);
         match wait.and_then(|wait| Ok((wait, handler(&kms, &request)?))) {
             // The store thread answers with key documents.
             Ok((wait, action @ Action::Store(_))) => {
@@ -79,7 +89,32 @@ fn route(
         }
     };
     let route = Route::new(method, path, Need::Scope(scope), handle);
-    form::refuses(route.returns::<Value>(200), ERRORS)
+    form::vaults(route.returns::<Value>(200), ERRORS)
+}
+
+/// What every request of this API is checked for, and how long it waits for the log's checkpoint.
+fn wait(request: &Request) -> Result<Option<Duration>, Refusal> {
+    namespace(request)?;
+    // Vault answers with a token for the answer, which a client that asks for it expects in place of the content.
+    if request.headers.contains("x-vault-wrap-ttl") {
+        return Err(unsupported(
+            "response wrapping is not offered: leave X-Vault-Wrap-TTL out",
+        ));
+    }
+    request.wait().map_err(|problem| bad(problem.detail))
+}
+
+/// A namespace is the caller's tenant, or none.
+fn namespace(request: &Request) -> Result<(), Refusal> {
+    let named = request.headers.get("x-vault-namespace").unwrap_or_default();
+    match named.trim_matches('/') {
+        "" | "root" => Ok(()),
+        name if name == request.principal.tenant.as_str() => Ok(()),
+        _ => Err(Refusal::new(
+            Cause::Forbidden,
+            "the namespace of a caller is its tenant: leave X-Vault-Namespace out",
+        )),
+    }
 }
 
 /// Parses the body. An empty body counts as `{}`: Vault's clients send none when there are no parameters.
@@ -103,11 +138,44 @@ fn unsupported(detail: impl Into<String>) -> Refusal {
 
 /// The native purpose of the key that is called `name` in this API.
 fn purpose(name: &str) -> Result<Purpose, Refusal> {
-    let purpose = format!("{PURPOSE}{name}").parse();
-    let purpose = purpose.ok().filter(|_| !name.is_empty());
+    let text = if name.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        let escaped = name.chars().flat_map(|c| match c {
+            'A'..='Z' => [Some('_'), Some(c.to_ascii_lowercase())],
+            '_' => [Some('_'), Some('_')],
+            _ => [Some(c), None],
+        });
+        escaped.flatten().fold(MIXED.to_owned(), |text, c| {
+            text + c.encode_utf8(&mut [0; 4])
+        })
+    } else {
+        format!("{PLAIN}{name}")
+    };
+    let purpose = text.parse().ok().filter(|_| !name.is_empty());
     purpose.ok_or_else(|| {
-        bad("a key name is 1..=56 of a-z 0-9 . _ - here: it becomes the purpose of a key")
+        bad("a key name is 1..=56 of A-Z a-z 0-9 . _ - here, and fewer with upper case: it becomes the purpose of a key")
     })
+}
+
+/// The name in this API of a key of this purpose; `None` for a purpose that [`purpose`] does not make.
+fn name_of(purpose: &str) -> Option<String> {
+    if let Some(name) = purpose.strip_prefix(PLAIN) {
+        return Some(name.to_owned());
+    }
+    let mut name = String::new();
+    let mut chars = purpose.strip_prefix(MIXED)?.chars();
+    while let Some(c) = chars.next() {
+        name.push(match c {
+            '_' => match chars.next()? {
+                '_' => '_',
+                letter @ 'a'..='z' => letter.to_ascii_uppercase(),
+                _ => return None,
+            },
+            other => other,
+        });
+    }
+    name.bytes()
+        .any(|byte| byte.is_ascii_uppercase())
+        .then_some(name)
 }
 
 /// The smallest name that a key of this purpose can have, the start of a range scan.
@@ -122,15 +190,19 @@ fn first(caller: &Principal, purpose: Purpose) -> Kid {
 
 /// The names, in this API, of the keys that the caller may use, in order.
 fn names(index: &KeyIndex, caller: &Principal) -> Vec<String> {
-    let from = first(caller, PURPOSE.parse().expect("a constant, valid purpose"));
-    let mut names: Vec<String> = index
-        .keys
-        .range(from..)
-        .take_while(|(kid, _)| kid.tenant == caller.tenant)
-        .map_while(|(kid, _)| Some((kid.purpose.as_str().strip_prefix(PURPOSE)?, kid)))
-        .filter(|(_, kid)| may_use(caller, kid).is_ok())
-        .map(|(name, _)| name.to_owned())
+    let below = |prefix: &'static str| {
+        let from = first(caller, prefix.parse().expect("a constant, valid purpose"));
+        let keys = index.keys.range(from..);
+        keys.take_while(move |(kid, _)| {
+            kid.tenant == caller.tenant && kid.purpose.as_str().starts_with(prefix)
+        })
+    };
+    let mut names: Vec<String> = below(MIXED)
+        .chain(below(PLAIN))
+        .filter(|(kid, _)| may_use(caller, kid).is_ok())
+        .filter_map(|(kid, _)| name_of(kid.purpose.as_str()))
         .collect();
+    names.sort();
     names.dedup();
     names
 }
@@ -198,23 +270,6 @@ fn pinned(version: Option<u32>) -> Option<u32> {
     version.filter(|version| *version != 0)
 }
 
-fn whoami(caller: &Principal) -> Response {
-    form::data(&json!({
-        "display_name": caller.name,
-        "entity_id": "",
-        "explicit_max_ttl": 0,
-        "id": "",
-        "meta": { "tenant": caller.tenant.as_str() },
-        "num_uses": 0,
-        "orphan": true,
-        "path": "auth/token/lookup-self",
-        "policies": caller.scopes.to_vec(),
-        "renewable": false,
-        "ttl": 0,
-        "type": "service",
-    }))
-}
-
 /// The JSON of an answer of the native API; `None` for problems and for other content.
 fn json_of(response: &Response) -> Option<Value> {
     match &response.body {
@@ -252,9 +307,28 @@ mod tests {
 
     #[test]
     fn names_become_purposes() {
-        assert_eq!(purpose("my-key").expect("good").as_str(), "transit.my-key");
-        for bad in ["", "My-Key", "a/b", "a b", &"x".repeat(57)] {
+        let check = |name: &str, want: &str| {
+            let made = purpose(name).expect("good");
+            assert_eq!(made.as_str(), want);
+            assert_eq!(name_of(want).as_deref(), Some(name));
+        };
+        check("my-key", "transit.my-key");
+        check("my_key", "transit.my_key");
+        check("My-Key", "transit-._my-_key");
+        check("A_b", "transit-._a__b");
+        check("A__B", "transit-._a_____b");
+        for bad in ["", "a/b", "a b", "\u{c4}", &"x".repeat(57), &"X".repeat(28)] {
             assert!(purpose(bad).is_err(), "{bad}");
+        }
+        for other in [
+            "transit",
+            "transit-.",
+            "transit-.a",
+            "transit-._",
+            "transit-._1A",
+            "transit-x",
+        ] {
+            assert_eq!(name_of(other), None, "{other}");
         }
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use ron_custody::index::Key;
 use ron_custody::{Cause, Refusal};
-use ron_http::{Method, Request, Route};
+use ron_http::{Request, Route};
 use ron_proto::kms::transit::Sign;
 use ron_proto::kms::{Bytes, SignAnswer, SignRequest, Signature, VerifyMode, VerifyRequest};
 use ron_proto::scope;
@@ -18,7 +18,7 @@ use super::crypt::{check_hash, mac_check, verify_macs};
 use super::der::{der, from_der};
 use super::form::Form;
 use super::{
-    bad, base64, body, form, given, key_for_use, pinned, route, tagged, unsupported, untagged,
+    bad, base64, body, form, given, key_for_use, pinned, tagged, unsupported, untagged, writes,
 };
 use crate::api::Action;
 use crate::api::verify::verify as verify_counted;
@@ -29,23 +29,35 @@ use crate::work::sign::{SignOutput, SignTask};
 
 /// The routes of this file.
 pub fn routes(kms: &Arc<Kms>) -> Vec<Route> {
-    let post = |pattern, scope, handler| {
-        form::batches(route(kms, (Method::POST, pattern), scope, handler)).body::<Sign>()
+    const SIGN: &str = "Vault: sign one message or a batch";
+    const VERIFY: &str = "Vault: verify signatures or MACs, one or a batch";
+    let of = |path, scope, summary, handler| {
+        writes::<Sign>(kms, path, scope, summary, handler).map(form::batches)
     };
-    vec![
-        post("/v1/transit/sign/{name}", scope::KMS_SIGN, sign)
-            .summary("Vault: sign one message or a batch"),
-        post("/v1/transit/sign/{name}/{hash}", scope::KMS_SIGN, sign)
-            .summary("Vault: sign one message or a batch"),
-        post("/v1/transit/verify/{name}", scope::KMS_VERIFY, verify)
-            .summary("Vault: verify signatures or MACs, one or a batch"),
-        post(
+    [
+        of("/v1/transit/sign/{name}", scope::KMS_SIGN, SIGN, sign),
+        of(
+            "/v1/transit/sign/{name}/{hash}",
+            scope::KMS_SIGN,
+            SIGN,
+            sign,
+        ),
+        of(
+            "/v1/transit/verify/{name}",
+            scope::KMS_VERIFY,
+            VERIFY,
+            verify,
+        ),
+        of(
             "/v1/transit/verify/{name}/{hash}",
             scope::KMS_VERIFY,
+            VERIFY,
             verify,
-        )
-        .summary("Vault: verify signatures or MACs, one or a batch"),
+        ),
     ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 /// Encoding of P-256 signatures.

@@ -14,12 +14,7 @@ impl Authorizer for VaultTokens {
         if !head.route.starts_with("/v1/transit/") && !head.route.starts_with("/v1/auth/") {
             return self.0.authorize(head, need);
         }
-        // Vault answers a wrong token with 403, and its clients expect that.
         self.vault(head, need)
-            .map_err(|problem| match problem.status {
-                401 => Problem::forbidden(problem.detail),
-                _ => problem,
-            })
     }
 
     fn served_at(&self, bases: &[String]) {
