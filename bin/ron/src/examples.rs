@@ -99,7 +99,7 @@ const EXAMPLES: &[(&str, &str)] = &[
     ),
     (
         "ledger migrate",
-        "ron ledger migrate --to postgresql://ron_ledger@10.0.0.11,10.0.0.12/ron?target_session_attrs=read-write --rehearse\nron ledger migrate --to postgresql://ron_ledger@10.0.0.11,10.0.0.12/ron?target_session_attrs=read-write\nron ledger migrate --to files --from postgresql://ron_ledger@10.0.0.11,10.0.0.12/ron",
+        "ron ledger migrate --to postgresql://ron_ledger@10.0.0.11,10.0.0.12/ron?target_session_attrs=read-write --rehearse\nron ledger migrate --to postgresql://ron_ledger@10.0.0.11,10.0.0.12/ron?target_session_attrs=read-write\nron ledger migrate --to files --from postgresql://ron_ledger@10.0.0.11,10.0.0.12/ron\nron ledger migrate --to files --database-is-lost",
     ),
     (
         "receipt verify",

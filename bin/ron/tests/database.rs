@@ -47,7 +47,7 @@ fn of_page(words: &str, url: &str) -> Vec<String> {
         .filter(|line| line.contains(words))
         .min_by_key(|line| line.len());
     let line = found.unwrap_or_else(|| panic!("no command with {words}"));
-    assert!(line.contains(IN_PAGE), "{line}");
+    assert!(line.contains(IN_PAGE) || line.contains("-lost"), "{line}");
     let words = line.split_whitespace().skip(1);
     words
         .map(|word| match word.trim_matches('\'') {
@@ -130,10 +130,10 @@ fn the_commands_of_the_page_move_a_ledger_there_and_back() {
     let said = refused(&run("--resume"));
     assert!(said.contains("no migration of it is to be ended"), "{said}");
 
-    let back = ok(&run("--to files"));
+    let back = ok(&run("--to files --from"));
     assert_eq!(root(&back), root(&moved));
     assert!(ok(&import("two")).starts_with("imported: 1 entries"));
-    let said = refused(&run("--to files"));
+    let said = refused(&run("--to files --from"));
     assert!(
         said.contains("--resume") || said.contains("of its own"),
         "{said}"
@@ -144,6 +144,15 @@ fn the_commands_of_the_page_move_a_ledger_there_and_back() {
         "{again}"
     );
     assert_ne!(root(&again), root(&moved));
+
+    // The database is gone, and so is what its servers kept.
+    drop(cluster);
+    let kept = ok(&run("--database-is-lost"));
+    assert!(kept.starts_with("kept: 3 leaves"), "{kept}");
+    assert_eq!(root(&kept), root(&again));
+    assert!(ok(&import("three")).starts_with("imported: 1 entries"));
+    let said = refused(&run("--database-is-lost"));
+    assert!(said.contains("of its own already"), "{said}");
 }
 
 #[test]

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ron_files::{Dir, SharedDisk};
-use ron_kernel::{Deadline, OsNet, SharedNet, Shutdown};
+use ron_kernel::{Deadline, OsNet, Random, SharedNet, Shutdown};
+use ron_service::log_host::note_key;
 use ron_service::records::Engine;
 use ron_service::{DataDir, StartError};
 pub use ron_tlog::append::Migrated;
-use ron_tlog::append::{Back, Fill, MigrateError, finish_tombstone, is_copy, to_files};
+use ron_tlog::append::{Back, Fill, MigrateError, finish_tombstone, from_copy, is_copy, to_files};
 use ron_tlog::store::{LogSessions, StoreError, Transit};
 use ron_tlog::{LogOptions, OpenError, VerifierKey};
 
@@ -224,6 +225,28 @@ impl Move<'_> {
             }
         }
     }
+}
+
+/// Makes the copy of a node, which does not run, a ledger in files of its own when its engine is lost for good. What only the engine
+/// had is lost with it.
+pub fn without_engine(
+    data: &Dir,
+    vkey: &VerifierKey,
+    random: &dyn Random,
+) -> Result<Migrated, MoveError> {
+    let log = data.path().join("log");
+    let _lock = DataDir::at(data.clone())?;
+    let signer = note_key::load_or_make(data, vkey.name(), random, false);
+    let signer = signer.map_err(MoveError::Refused)?;
+    if signer.verifier() != vkey {
+        let why = format!(
+            "{} is not the key that the log was signed with",
+            data.file(note_key::KEY_FILE).display()
+        );
+        return Err(MoveError::Refused(why));
+    }
+    let options = LogOptions::new(vkey.name()).verified_by(vkey.clone());
+    Ok(from_copy(data.disk().clone(), &log, options, &signer)?)
 }
 
 /// An engine, without what tells how to log in.

@@ -188,6 +188,9 @@ where
 }
 
 #[cfg(test)]
+mod lost;
+
+#[cfg(test)]
 mod tests {
     use ron_files::{CrashMode, FaultKind};
     use ron_tlog::append::{Record, rewrite_private};
@@ -196,7 +199,7 @@ mod tests {
     use super::*;
     use crate::memory::{Defect, FAULTS, MemoryEngine};
 
-    const LOG: &str = "log";
+    pub const LOG: &str = "log";
 
     #[test]
     fn the_rules_hold_in_memory() {
@@ -314,7 +317,7 @@ mod tests {
     }
 
     /// A log in an engine with one node that is stopped, whose copy is not complete, and one that writes.
-    fn shared() -> (MemoryEngine, SimDisk, Vec<String>) {
+    pub fn shared() -> (MemoryEngine, SimDisk, Vec<String>) {
         let (engine, disk) = (MemoryEngine::new(Defect::None), files());
         to_engine(&engine, &disk, LOG, false).unwrap();
         let mut other = node(&engine, &SimDisk::new(), LOG, "b#1");
@@ -406,7 +409,7 @@ mod tests {
         assert_eq!(head.transit(), None);
     }
 
-    fn why<T>(outcome: Result<T, MigrateError>) -> String {
+    pub fn why<T>(outcome: Result<T, MigrateError>) -> String {
         outcome.map(drop).unwrap_err().to_string()
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use ron_files::Dir;
 use ron_kernel::{Clock as _, OsRandom, Random as _, SystemClock};
-use ron_ledger::migrate::{Migrated, Move, Step};
+use ron_ledger::migrate::{Migrated, Move, Step, without_engine};
 use ron_service::config::{Setting as _, Value};
 use ron_service::records::{Engine, EngineDurability};
 use ron_tlog::note::VerifierKey;
@@ -22,8 +22,12 @@ pub struct MigrateArgs {
     #[arg(long, value_name = "URL|files")]
     to: String,
     /// With `--to files`: the database that the ledger is in.
-    #[arg(long, value_name = "URL", required_if_eq("to", FILES))]
+    #[arg(long, value_name = "URL")]
     from: Option<String>,
+    /// With `--to files`, in place of `--from`: the database is lost for good, and this node's copy
+    /// becomes the ledger. What only the database had is lost; take the node with the longest copy.
+    #[arg(long, conflicts_with_all = ["from", "rehearse", "resume"])]
+    database_is_lost: bool,
     /// Schema in the database, as `log.schema`.
     #[arg(long, default_value = "ron_ledger")]
     schema: String,
@@ -47,7 +51,15 @@ fn durability(word: &str) -> Result<EngineDurability, String> {
 pub fn run(args: &MigrateArgs, data: &Path, vkey: &VerifierKey) -> Result<(), String> {
     let back = args.to == FILES;
     let url = match &args.from {
+        _ if args.database_is_lost && back => return without_database(data, vkey),
         Some(_) if !back => return Err("--from goes with --to files".to_owned()),
+        None if args.database_is_lost => {
+            return Err("--database-is-lost goes with --to files".to_owned());
+        }
+        None if back => {
+            let why = "say with --from which database the ledger is in, or that it is lost: --database-is-lost";
+            return Err(why.to_owned());
+        }
         Some(from) => from,
         None => &args.to,
     };
@@ -87,6 +99,18 @@ pub fn run(args: &MigrateArgs, data: &Path, vkey: &VerifierKey) -> Result<(), St
     let moved = moved.map_err(|e| failed(&e.to_string(), args))?;
     let took = SystemClock.now().duration_since(begun);
     println!("{}", report(args, data, &moved, took));
+    Ok(())
+}
+
+fn without_database(data: &Path, vkey: &VerifierKey) -> Result<(), String> {
+    let kept = without_engine(&Dir::os(data), vkey, &OsRandom);
+    let kept = kept.map_err(|e| format!("migrate: {e}\nhint: nothing was changed"))?;
+    println!(
+        "kept: {} leaves, root {}, are a ledger in files in {}\nremove log.url and log.node from its configuration and start it, or move it to another database; never start a node on the lost one again",
+        kept.size,
+        ron_proto::b64::std(&kept.root),
+        data.display()
+    );
     Ok(())
 }
 
@@ -148,6 +172,7 @@ mod tests {
         let args = MigrateArgs {
             to: "postgresql://ron@10.0.0.11/ron".to_owned(),
             from: None,
+            database_is_lost: false,
             schema: "ron_ledger".to_owned(),
             durability: EngineDurability::Standby,
             resume: false,

@@ -40,7 +40,9 @@ pub use errors::{
     AppendError, CheckpointError, OpenError, ProofError, ReadError, VerifyError, WriteFailure,
 };
 pub use log::{Log, LogOptions, Record, Recovery};
-pub use migrate::{Back, Fill, MigrateError, Migrated, finish_tombstone, is_copy, to_files};
+pub use migrate::{
+    Back, Fill, MigrateError, Migrated, finish_tombstone, from_copy, is_copy, to_files,
+};
 pub use pick::pick;
 pub use reader::{LogReader, TreeHead};
 pub use rewrite::rewrite_private;

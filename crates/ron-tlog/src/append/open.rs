@@ -55,7 +55,8 @@ impl Log {
         open()
     }
 
-    fn open_as(
+    /// The same for both: damage is refused.
+    pub(crate) fn open_as(
         disk: Arc<dyn Disk>,
         dir: &Path,
         options: LogOptions,

@@ -6,12 +6,11 @@ use std::sync::Arc;
 use super::super::checkpointer::CHECKPOINT_NAME;
 use super::super::engine_log::{EngineError, EngineLog};
 use super::super::errors::OpenError;
-use super::super::layout::segment_number;
 use super::super::log::{Log, LogOptions};
 use super::super::meta::Meta;
 use super::super::source::Source;
 use super::read_back::ReadBack;
-use super::{MigrateError, Migrated, Progress, by, claim_copy, is_copy, refused};
+use super::{MigrateError, Migrated, Progress, by, claim_copy, is_copy, refused, sync_segments};
 use crate::checkpoint::Checkpoint;
 use crate::store::{LogStore, StoreError, Transit};
 use ron_files::{Disk, write_atomic};
@@ -109,14 +108,7 @@ fn take_over(
         return Err(StoreError::Lost(why.into()).into());
     }
     adopt_checkpoint(&**disk, dir, options, copy, engine)?;
-    // A copy is written without a flush.
-    let names = disk.list(dir).map_err(OpenError::io("listing", dir))?;
-    for name in names.iter().filter(|name| segment_number(name).is_some()) {
-        let path = dir.join(name);
-        let synced = disk.open_write(&path).and_then(|file| file.sync_data());
-        synced.map_err(OpenError::io("syncing", &path))?;
-    }
-    disk.sync_dir(dir).map_err(OpenError::io("syncing", dir))?;
+    sync_segments(&**disk, dir)?;
     Ok(())
 }
 

@@ -4,6 +4,7 @@
 //! ```text
 //!  files ──Fill──> the engine, held as `filling` ── all read back and compared ──> tombstone in log.meta ──> open to nodes
 //!  a node's copy ──to_files──> all compared with the engine ──> the engine held as `moved` ──> log.meta: a log of its own
+//!  a node's copy ──from_copy──> a checkpoint of all of it ──> log.meta: a log of its own     the engine is lost
 //! ```
 //!
 //! **Invariant:** at every moment at most one place takes entries. On the way there that is the files until `log.meta` names the
@@ -11,6 +12,7 @@
 //! **Invariant:** a step that was interrupted is made again; what is there is compared and not trusted.
 
 mod back;
+mod lost;
 mod read_back;
 mod there;
 
@@ -22,12 +24,14 @@ use ron_kernel::Deadline;
 
 use super::engine_log::{EngineError, EngineLog};
 use super::errors::OpenError;
+use super::layout::segment_number;
 use super::source::Source;
 use crate::store::{Head, LogStore, StoreError};
 use crate::tree::Hash;
 use ron_files::Disk;
 
 pub use back::{Back, to_files};
+pub use lost::from_copy;
 pub use there::{Fill, finish_tombstone};
 
 /// Maximum time of one call to the engine.
@@ -107,4 +111,15 @@ fn claim_copy(copy: &mut EngineLog, seen: u64) -> Result<(), EngineError> {
             outcome => return outcome.map(drop),
         }
     }
+}
+
+/// Makes the entries of a copy durable, which is written without a flush.
+fn sync_segments(disk: &dyn Disk, dir: &Path) -> Result<(), OpenError> {
+    let names = disk.list(dir).map_err(OpenError::io("listing", dir))?;
+    for name in names.iter().filter(|name| segment_number(name).is_some()) {
+        let path = dir.join(name);
+        let synced = disk.open_write(&path).and_then(|file| file.sync_data());
+        synced.map_err(OpenError::io("syncing", &path))?;
+    }
+    disk.sync_dir(dir).map_err(OpenError::io("syncing", dir))
 }
