@@ -85,7 +85,7 @@ fn refusals_name_scheme_and_error_as_standard_clients_read_them() {
             invalid
         );
     }
-    let algs = "DPoP algs=\"EdDSA ES256\", error=";
+    let algs = "DPoP algs=\"EdDSA Ed25519 ES256 ES384 RS256 PS256\", error=";
     let invalid = format!("{algs}\"invalid_token\"");
     assert_eq!(
         challenge(&[("Authorization", &bearer(bound))], 401),

@@ -5,10 +5,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ron_crypto::mldsa::{MlDsaSet, verify_mldsa};
+use ron_crypto::rsa::{RsaPadding, is_rsa_key, verify_rsa};
 use ron_proto::passport::{PQ_TOKEN_BYTES_MAX, TOKEN_BYTES_MAX};
 use ron_proto::{b64, strict};
 use ron_tlog::note::VerifierKey;
 use serde::Deserialize;
+
+use crate::foreign::KeyUse;
 
 /// Maximum keys in one set. A rotating issuer has two or three; one that rotated every quarter of a
 /// minute, for as long as the maximum token lifetime, would have this many.
@@ -22,12 +25,30 @@ const KID_BYTES_MAX: usize = 128;
 pub enum JwsAlg {
     EdDsa,
     Es256,
+    /// Signatures of clients and their issuers only.
+    Es384,
+    /// As [`Self::Es384`].
+    Rs256,
+    /// As [`Self::Es384`].
+    Ps256,
     /// RFC 9964.
     MlDsa(MlDsaSet),
 }
 
 impl JwsAlg {
-    /// Parses the header's `alg`, exactly.
+    /// Parses the header's `alg` of what a client has signed: a proof, an assertion or a token of another issuer.
+    pub fn of_client(text: &str) -> Option<Self> {
+        match text {
+            "EdDSA" | "Ed25519" => Some(Self::EdDsa), // the second name is RFC 9864
+            "ES256" => Some(Self::Es256),
+            "ES384" => Some(Self::Es384),
+            "RS256" => Some(Self::Rs256),
+            "PS256" => Some(Self::Ps256),
+            _ => None,
+        }
+    }
+
+    /// Parses the header's `alg` of a token of ours, exactly.
     pub fn parse(text: &str) -> Option<Self> {
         match text {
             "EdDSA" => Some(Self::EdDsa),
@@ -87,30 +108,50 @@ pub enum VerifyKey {
     Ed25519([u8; 32]),
     /// P-256, uncompressed SEC1: 0x04, x, y.
     P256([u8; 65]),
+    /// P-384, uncompressed SEC1; of a client.
+    P384([u8; 97]),
+    /// Modulus and exponent, big-endian without leading zeros; of a client. `only` is the algorithm that its JWK names.
+    Rsa {
+        n: Arc<[u8]>,
+        e: Arc<[u8]>,
+        only: Option<JwsAlg>,
+    },
     /// ML-DSA, encoded as in FIPS 204.
     MlDsa(MlDsaSet, Arc<[u8]>),
 }
 
 impl VerifyKey {
-    pub const fn alg(&self) -> JwsAlg {
-        match self {
-            Self::Ed25519(_) => JwsAlg::EdDsa,
-            Self::P256(_) => JwsAlg::Es256,
-            Self::MlDsa(set, _) => JwsAlg::MlDsa(*set),
+    /// Whether the key signs with this algorithm.
+    pub fn takes(&self, alg: JwsAlg) -> bool {
+        match (self, alg) {
+            (Self::Ed25519(_), JwsAlg::EdDsa)
+            | (Self::P256(_), JwsAlg::Es256)
+            | (Self::P384(_), JwsAlg::Es384) => true,
+            (Self::Rsa { only, .. }, JwsAlg::Rs256 | JwsAlg::Ps256) => {
+                only.is_none_or(|only| only == alg)
+            }
+            (Self::MlDsa(set, _), JwsAlg::MlDsa(asked)) => *set == asked,
+            _ => false,
         }
     }
 
-    /// Parses a public JWK, as in the header of a proof: an Ed25519 or P-256 signature key, nothing
-    /// private.
-    pub fn from_jwk(jwk: &serde_json::Value) -> Result<Self, JwksError> {
-        let jwk: Jwk = serde_json::from_value(jwk.clone())
-            .map_err(|_| JwksError::Key("it is not a JWK object"))?;
-        if jwk.private() {
-            return Err(JwksError::Private);
+    /// Parses a public JWK of another issuer; an error when it is for something else.
+    pub(crate) fn of_issuer(jwk: &serde_json::Value, usage: KeyUse) -> Result<Self, JwksError> {
+        let jwk = Jwk::client(jwk)?;
+        let fits = match usage {
+            KeyUse::Signatures => jwk.for_signatures(),
+            KeyUse::JwtSvid => jwk.usage.as_deref() == Some("jwt-svid"),
+        };
+        if !fits {
+            return Err(JwksError::Key("it is for another use"));
         }
-        jwk.classical()?.ok_or(JwksError::Key(
-            "it is not an Ed25519 or P-256 signature key",
-        ))
+        jwk.of_client()?.ok_or(NOT_OF_CLIENTS)
+    }
+
+    /// Parses a public JWK of a client, as in the header of a proof: a signature key of a kind in
+    /// [`crate::PROOF_ALGS`], nothing private.
+    pub fn from_jwk(jwk: &serde_json::Value) -> Result<Self, JwksError> {
+        Self::of_issuer(jwk, KeyUse::Signatures)
     }
 
     /// RFC 7638 SHA-256 thumbprint.
@@ -123,13 +164,18 @@ impl VerifyKey {
                 y.copy_from_slice(&sec1[33..]);
                 ron_crypto::jwk::thumbprint_ec(&x, &y)
             }
+            Self::P384(sec1) => ron_crypto::jwk::thumbprint_p384(&sec1[1..49], &sec1[49..]),
+            Self::Rsa { n, e, .. } => ron_crypto::jwk::thumbprint_rsa(n, e),
             Self::MlDsa(set, public) => ron_crypto::jwk::thumbprint_akp(akp_name(*set), public),
         }
     }
 
     /// Verifies a JWS signature over `message` strictly.
-    pub fn verifies(&self, message: &[u8], signature: &[u8]) -> bool {
+    pub fn verifies(&self, alg: JwsAlg, message: &[u8], signature: &[u8]) -> bool {
         let fixed = || <&[u8; 64]>::try_from(signature).ok();
+        if !self.takes(alg) {
+            return false;
+        }
         match self {
             Self::Ed25519(key) => fixed().is_some_and(|signature| {
                 ron_crypto::sign::verify_ed25519_strict(key, message, signature)
@@ -137,6 +183,14 @@ impl VerifyKey {
             Self::P256(key) => fixed().is_some_and(|signature| {
                 ron_crypto::sign::verify_p256_fixed(key, message, signature)
             }),
+            Self::P384(key) => ron_crypto::sign::verify_p384_fixed(key, message, signature),
+            Self::Rsa { n, e, .. } => {
+                let padding = match alg {
+                    JwsAlg::Ps256 => RsaPadding::Pss,
+                    _ => RsaPadding::Pkcs1,
+                };
+                verify_rsa((n, e), padding, message, signature)
+            }
             Self::MlDsa(set, public) => verify_mldsa(*set, public, message, signature),
         }
     }
@@ -168,16 +222,16 @@ pub enum JwksError {
     #[error("the key set is not strict JSON of the form {{\"keys\": [...]}}: {0}")]
     Json(String),
     #[error(
-        "the key set holds {0} keys; at most {KEYS_MAX} are read. A key leaves it when the last token it signed has ended: rotate less often"
+        "the key set holds {keys} keys; at most {max} are read. A key leaves it when the last token it signed has ended: rotate less often"
     )]
-    TooMany(usize),
+    TooMany { keys: usize, max: usize },
     #[error("the key set names one kid twice")]
     DuplicateKid,
     #[error("the key set holds private or symmetric key material; it must not be published")]
     Private,
     #[error("a key of the set is malformed: {0}")]
     Key(&'static str),
-    #[error("the key set holds no key that this service can use (Ed25519 or P-256 with a kid)")]
+    #[error("the key set holds no key that this service can use")]
     Empty,
 }
 
@@ -197,6 +251,8 @@ struct Jwk {
     usage: Option<String>,
     x: Option<String>,
     y: Option<String>,
+    n: Option<String>,
+    e: Option<String>,
     #[serde(rename = "pub")]
     public: Option<String>,
     // Parsed only so that private members can be refused.
@@ -289,7 +345,10 @@ fn read(
     let document: Document =
         strict::from_slice(bytes).map_err(|error| JwksError::Json(error.to_string()))?;
     if document.keys.len() > KEYS_MAX {
-        return Err(JwksError::TooMany(document.keys.len()));
+        return Err(JwksError::TooMany {
+            keys: document.keys.len(),
+            max: KEYS_MAX,
+        });
     }
     let mut keys = BTreeMap::new();
     for jwk in document.keys {
@@ -310,7 +369,21 @@ fn read(
     Ok(keys)
 }
 
+const NOT_OF_CLIENTS: JwksError = JwksError::Key(
+    "it is not a signature key of Ed25519, P-256, P-384 or RSA with 2048 to 4096 bits",
+);
+
 impl Jwk {
+    /// A public key in the JWK of a client or another issuer.
+    fn client(jwk: &serde_json::Value) -> Result<Self, JwksError> {
+        let jwk: Self = serde_json::from_value(jwk.clone())
+            .map_err(|_| JwksError::Key("it is not a JWK object"))?;
+        if jwk.private() {
+            return Err(JwksError::Private);
+        }
+        Ok(jwk)
+    }
+
     fn private(&self) -> bool {
         self.d.is_some() || self.k.is_some() || self.seed.is_some()
     }
@@ -324,6 +397,11 @@ impl Jwk {
         if !self.for_signatures() {
             return Ok(None);
         }
+        self.signs_tokens()
+    }
+
+    /// A key of a kind with which tokens of ours are signed, whatever its `use`.
+    fn signs_tokens(&self) -> Result<Option<VerifyKey>, JwksError> {
         let coordinate = |text: &Option<String>| -> Result<[u8; 32], JwksError> {
             let text = text
                 .as_deref()
@@ -342,6 +420,43 @@ impl Jwk {
                 Ok(Some(VerifyKey::P256(sec1)))
             }
             _ => Ok(None),
+        }
+    }
+
+    /// A key of a client; `None` when it is of another kind.
+    fn of_client(&self) -> Result<Option<VerifyKey>, JwksError> {
+        let bytes = |text: &Option<String>| {
+            let text = text
+                .as_deref()
+                .ok_or(JwksError::Key("a member is missing"))?;
+            b64::from_url(text).map_err(|_| JwksError::Key("a member is not base64url"))
+        };
+        let alg = self.alg.as_deref();
+        match (self.kty.as_str(), self.crv.as_deref(), alg) {
+            ("OKP", Some("Ed25519"), Some("Ed25519")) => {
+                let x = self.x.as_deref().unwrap_or_default();
+                let x = b64::from_url_array(x).map_err(|_| JwksError::Key("x is not 32 bytes"))?;
+                Ok(Some(VerifyKey::Ed25519(x)))
+            }
+            ("EC", Some("P-384"), None | Some("ES384")) => {
+                let point = [vec![4], bytes(&self.x)?, bytes(&self.y)?].concat();
+                let point = point.try_into();
+                let point = point.map_err(|_| JwksError::Key("a coordinate is not 48 bytes"))?;
+                Ok(Some(VerifyKey::P384(point)))
+            }
+            ("RSA", _, None | Some("RS256" | "PS256")) => {
+                let (n, e) = (bytes(&self.n)?, bytes(&self.e)?);
+                if !is_rsa_key(&n, &e) {
+                    let why = "an RSA key has 2048 to 4096 bits and a short exponent";
+                    return Err(JwksError::Key(why));
+                }
+                Ok(Some(VerifyKey::Rsa {
+                    n: n.into(),
+                    e: e.into(),
+                    only: alg.and_then(JwsAlg::of_client),
+                }))
+            }
+            _ => self.signs_tokens(),
         }
     }
 
@@ -383,8 +498,8 @@ mod tests {
         ))
         .expect("two of our kinds");
         assert_eq!(set.len(), 2);
-        assert_eq!(set.find("a").map(VerifyKey::alg), Some(JwsAlg::EdDsa));
-        assert_eq!(set.find("b").map(VerifyKey::alg), Some(JwsAlg::Es256));
+        assert!(set.find("a").unwrap().takes(JwsAlg::EdDsa));
+        assert!(set.find("b").unwrap().takes(JwsAlg::Es256));
     }
 
     #[test]
@@ -404,7 +519,7 @@ mod tests {
         let with = |text: &str| classical().with_pq(text.as_bytes(), PqRule::And);
         let both = with(&akp("q", "ML-DSA-44", "")).unwrap();
         assert_eq!((both.len(), both.rule()), (2, PqRule::And));
-        assert_eq!(both.find("q").unwrap().alg(), JwsAlg::MlDsa(MlDsaSet::L44));
+        assert!(both.find("q").unwrap().takes(JwsAlg::MlDsa(MlDsaSet::L44)));
         assert_eq!(with(r#"{"keys":[]}"#).unwrap().len(), 1);
         assert_eq!(with(&akp("q", "SLH-DSA-SHA2-128s", "")).unwrap().len(), 1);
         assert_eq!(
@@ -458,7 +573,12 @@ mod tests {
         });
         check("", |e| *e == JwksError::Empty);
         let many = vec![r#"{"kty":"RSA"}"#; KEYS_MAX + 1].join(",");
-        check(&many, |e| *e == JwksError::TooMany(KEYS_MAX + 1));
+        check(&many, |e| {
+            *e == JwksError::TooMany {
+                keys: KEYS_MAX + 1,
+                max: KEYS_MAX,
+            }
+        });
         assert!(matches!(parse("<html>"), Err(JwksError::Json(_))));
     }
 }

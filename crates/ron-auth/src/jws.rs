@@ -68,6 +68,19 @@ impl<'a> Jws<'a> {
         Ok(header)
     }
 
+    /// The header of another issuer's token: unknown members mean nothing (RFC 7515 section 4.1), but `crit`, and what
+    /// would change how the token is read, is refused.
+    pub fn foreign_header(&self) -> Result<Map<String, Value>, AuthReject> {
+        let header = object(&self.header)?;
+        if ["crit", "b64", "zip", "enc"]
+            .iter()
+            .any(|name| header.contains_key(*name))
+        {
+            return Err(AuthReject::HeaderMember);
+        }
+        Ok(header)
+    }
+
     /// The claims: a strict JSON object.
     pub fn claims(&self) -> Result<Map<String, Value>, AuthReject> {
         object(&self.payload)
@@ -76,10 +89,10 @@ impl<'a> Jws<'a> {
     /// Checks that `key` made the signature and that the header's `alg` is the algorithm of such a
     /// key.
     pub fn verified_by(&self, key: &VerifyKey, alg: JwsAlg) -> Result<(), AuthReject> {
-        if key.alg() != alg {
+        if !key.takes(alg) {
             return Err(AuthReject::Alg);
         }
-        if key.verifies(&self.signed, &self.signature) {
+        if key.verifies(alg, &self.signed, &self.signature) {
             Ok(())
         } else {
             Err(AuthReject::Signature)
@@ -132,7 +145,7 @@ pub(crate) fn self_signed(
         return Err(AuthReject::Typ);
     }
     let alg = header.get("alg").and_then(Value::as_str);
-    let alg = alg.and_then(JwsAlg::parse).ok_or(AuthReject::Alg)?;
+    let alg = alg.and_then(JwsAlg::of_client).ok_or(AuthReject::Alg)?;
     let jwk = header.get("jwk").ok_or(AuthReject::HeaderMember)?;
     let key = VerifyKey::from_jwk(jwk).map_err(|_| AuthReject::HeaderMember)?;
     jws.verified_by(&key, alg)?;

@@ -14,7 +14,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::hybrid;
-use crate::jwks::{JwksSnapshot, JwsAlg, PqRule};
+use crate::jwks::{JwksSnapshot, JwsAlg, PqRule, VerifyKey};
 use crate::jws::Jws;
 use crate::reject::AuthReject;
 use crate::spending;
@@ -159,7 +159,7 @@ impl Claims {
     fn post_quantum(&self, keys: &JwksSnapshot) -> bool {
         let single = || {
             keys.find(&self.kid)
-                .is_some_and(|key| key.alg().post_quantum())
+                .is_some_and(|key| matches!(key, VerifyKey::MlDsa(..)))
         };
         self.pq_kid.is_some() || single()
     }

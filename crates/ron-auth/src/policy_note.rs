@@ -156,7 +156,7 @@ impl PolicyNote {
 
 impl ListedKey {
     fn is_for(&self, key: &VerifyKey) -> bool {
-        JwsAlg::parse(&self.alg) == Some(key.alg())
+        JwsAlg::parse(&self.alg).is_some_and(|alg| key.takes(alg))
     }
 }
 

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use ron_proto::Problem;
 
 /// The algorithms of DPoP proofs, as challenges and `dpop_signing_alg_values_supported` have them.
-pub const PROOF_ALGS: [&str; 2] = ["EdDSA", "ES256"];
+pub const PROOF_ALGS: [&str; 6] = ["EdDSA", "Ed25519", "ES256", "ES384", "RS256", "PS256"];
 
 /// One cause of refusal. `Display` is the sentence for the caller; it names a rule, never any
 /// input.
@@ -298,10 +298,11 @@ mod tests {
         check(AuthReject::Missing, false, Some("Bearer"));
         let expired = AuthReject::Expired;
         check(expired, false, Some("Bearer error=\"invalid_token\""));
-        let bound = "DPoP algs=\"EdDSA ES256\", error=\"invalid_token\"";
+        let bound = "DPoP algs=\"EdDSA Ed25519 ES256 ES384 RS256 PS256\", error=\"invalid_token\"";
         check(expired, true, Some(bound));
         check(AuthReject::Binding, false, Some(bound));
-        let proof = "DPoP algs=\"EdDSA ES256\", error=\"invalid_dpop_proof\"";
+        let proof =
+            "DPoP algs=\"EdDSA Ed25519 ES256 ES384 RS256 PS256\", error=\"invalid_dpop_proof\"";
         check(AuthReject::ProofTime, true, Some(proof));
         let scope = "Bearer error=\"insufficient_scope\"";
         check(AuthReject::Scope, false, Some(scope));

@@ -21,6 +21,22 @@ pub fn thumbprint_ec(x: &[u8; 32], y: &[u8; 32]) -> String {
     ))
 }
 
+/// The thumbprint of a P-384 public key, in base64url.
+#[must_use]
+pub fn thumbprint_p384(x: &[u8], y: &[u8]) -> String {
+    let (x, y) = (URL_SAFE_NO_PAD.encode(x), URL_SAFE_NO_PAD.encode(y));
+    thumbprint(&format!(
+        r#"{{"crv":"P-384","kty":"EC","x":"{x}","y":"{y}"}}"#
+    ))
+}
+
+/// The thumbprint of an RSA public key, in base64url.
+#[must_use]
+pub fn thumbprint_rsa(n: &[u8], e: &[u8]) -> String {
+    let (n, e) = (URL_SAFE_NO_PAD.encode(n), URL_SAFE_NO_PAD.encode(e));
+    thumbprint(&format!(r#"{{"e":"{e}","kty":"RSA","n":"{n}"}}"#))
+}
+
 /// The thumbprint of an algorithm key pair (`kty` `AKP`, used by ML-DSA): `alg` is the JWS name.
 #[must_use]
 pub fn thumbprint_akp(alg: &str, public: &[u8]) -> String {

@@ -17,6 +17,7 @@ pub mod kdf;
 pub mod keyblob;
 pub mod mldsa;
 pub mod pem;
+pub mod rsa;
 pub mod secret;
 pub mod sign;
 pub mod wrap;

@@ -2,8 +2,8 @@
 
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{
-    ECDSA_P256_SHA256_FIXED, ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, Ed25519KeyPair,
-    KeyPair, UnparsedPublicKey,
+    ECDSA_P256_SHA256_FIXED, ECDSA_P256_SHA256_FIXED_SIGNING, ECDSA_P384_SHA384_FIXED,
+    EcdsaKeyPair, Ed25519KeyPair, KeyPair, UnparsedPublicKey,
 };
 use ed25519_dalek::{Signature, VerifyingKey};
 
@@ -164,6 +164,15 @@ pub fn verify_p256_fixed(public_sec1: &[u8], message: &[u8], signature: &[u8]) -
     let uncompressed = public_sec1.len() == 65 && public_sec1[0] == 4;
     uncompressed
         && UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, public_sec1)
+            .verify(message, signature)
+            .is_ok()
+}
+
+/// Verifies an ECDSA P-384 SHA-384 signature `r || s` under an uncompressed public point. Keys of third parties only.
+#[must_use]
+pub fn verify_p384_fixed(public_sec1: &[u8; 97], message: &[u8], signature: &[u8]) -> bool {
+    public_sec1[0] == 4
+        && UnparsedPublicKey::new(&ECDSA_P384_SHA384_FIXED, public_sec1)
             .verify(message, signature)
             .is_ok()
 }

@@ -292,7 +292,9 @@ impl Clients {
         let form = ClientReject::AssertionForm;
         let jws = Jws::split(assertion, ASSERTION_BYTES_MAX).map_err(|_| form)?;
         let header = jws.header(&["alg", "kid", "typ"]).map_err(|_| form)?;
-        let alg = text(&header, "alg").and_then(JwsAlg::parse).ok_or(form)?;
+        let alg = text(&header, "alg")
+            .and_then(JwsAlg::of_client)
+            .ok_or(form)?;
         let typ = text(&header, "typ")
             .unwrap_or_default()
             .to_ascii_lowercase();
