@@ -16,6 +16,7 @@ pub mod memory;
 pub mod migrate;
 #[cfg(all(test, feature = "postgres"))]
 mod moves;
+pub mod once;
 #[cfg(feature = "postgres")]
 pub mod patroni;
 #[cfg(feature = "postgres")]
