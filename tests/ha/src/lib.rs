@@ -8,6 +8,8 @@ pub mod cluster;
 pub mod contract;
 #[cfg(all(test, feature = "postgres"))]
 mod hosts;
+#[cfg(test)]
+mod keys;
 pub mod ledger;
 #[cfg(all(test, feature = "postgres"))]
 mod ledgers;
