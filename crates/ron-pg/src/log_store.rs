@@ -43,7 +43,7 @@ impl PgLogStore {
     /// Connects with the first call. The tables are made by [`crate::Upkeep::install`].
     pub fn new(options: PgLogOptions, waiter: Arc<Waiter>) -> Self {
         Self {
-            sql: Statements::of(&options.schema),
+            sql: Statements::of(&options.schema, options.guard.as_deref()),
             options,
             waiter,
             session: None,
@@ -116,28 +116,51 @@ impl PgLogStore {
 
     fn append_alone(
         &mut self,
-        writer: Writer,
+        by: Right,
         batch: &Batch,
         deadline: Deadline,
     ) -> Result<u64, StoreError> {
         let log = self.options.log.clone();
-        let params = append_params(&log, writer, batch);
-        let rows = self.write(|sql| sql.append(writer), &params, deadline)?;
+        let params = append_params(&log, by, batch);
+        let rows = self.write(|sql| by.append(sql), &params, deadline)?;
         Ok(rows.changed())
+    }
+
+    /// What 0 rows of an append at `place` mean: where nothing is in the way of it any more, the guard was.
+    fn not_appended(&mut self, by: Right, place: &Place, deadline: Deadline) -> StoreError {
+        let lost = match by.writer {
+            Writer::Owner { .. } => StoreError::Fenced,
+            Writer::Shared => StoreError::Moved,
+        };
+        if by.version.is_none() {
+            return lost;
+        }
+        let head = match self.head(deadline) {
+            Ok(head) => head,
+            Err(error) => return error,
+        };
+        let is_holder = match by.writer {
+            Writer::Owner { epoch } => epoch == head.epoch,
+            Writer::Shared => true,
+        };
+        if is_holder && (head.size, head.root) == (place.first, place.before) {
+            return StoreError::Stale;
+        }
+        lost
     }
 
     /// Ids first, then the batch, in one transaction. Until COMMIT is sent nothing is unknown: a
     /// session that is lost before it rolls back.
     fn append_once(
         &mut self,
-        writer: Writer,
+        by: Right,
         once: &[Once],
         make: &mut MakeBatch<'_>,
         deadline: Deadline,
     ) -> Result<Appended, StoreError> {
         self.writable(deadline)?;
         self.read(|_| "BEGIN", &[], deadline)?;
-        let prepared = self.prepare(writer, once, make, deadline);
+        let prepared = self.prepare(by, once, make, deadline);
         match prepared {
             Ok((appended @ Appended { place: Some(_), .. }, 1)) => {
                 self.write(|_| "COMMIT", &[], deadline).and_then(|rows| {
@@ -152,8 +175,8 @@ impl PgLogStore {
                 if self.read(|_| "ROLLBACK", &[], deadline).is_err() {
                     self.session = None;
                 }
-                if appended.place.is_some() {
-                    return Err(not_appended(writer));
+                if let Some(place) = &appended.place {
+                    return Err(self.not_appended(by, place, deadline));
                 }
                 // Answers that were read are given only when they cannot vanish any more.
                 self.confirm(deadline).map_err(|error| match error {
@@ -172,7 +195,7 @@ impl PgLogStore {
     /// The statements of a transaction before its COMMIT, and the number of batches appended.
     fn prepare(
         &mut self,
-        writer: Writer,
+        by: Right,
         once: &[Once],
         make: &mut MakeBatch<'_>,
         deadline: Deadline,
@@ -214,8 +237,8 @@ impl PgLogStore {
             None => 0,
             Some(batch) => {
                 let log = self.options.log.clone();
-                let params = append_params(&log, writer, batch);
-                self.read(|sql| sql.append(writer), &params, deadline)?
+                let params = append_params(&log, by, batch);
+                self.read(|sql| by.append(sql), &params, deadline)?
                     .changed()
             }
         };
@@ -307,7 +330,21 @@ impl PgLogStore {
     }
 }
 
-fn append_params<'a>(log: &'a str, writer: Writer, batch: &'a Batch) -> Vec<Param<'a>> {
+/// Under which conditions a batch is appended.
+#[derive(Clone, Copy)]
+struct Right {
+    writer: Writer,
+    /// Of the guard, if it is compared.
+    version: Option<u64>,
+}
+
+impl Right {
+    fn append(self, sql: &Statements) -> &str {
+        sql.append(self.writer, self.version.is_some())
+    }
+}
+
+fn append_params<'a>(log: &'a str, by: Right, batch: &'a Batch) -> Vec<Param<'a>> {
     let place = &batch.place;
     let mut params = vec![
         Param::Text(log),
@@ -317,18 +354,13 @@ fn append_params<'a>(log: &'a str, writer: Writer, batch: &'a Batch) -> Vec<Para
         Param::Bytes(&batch.frame),
         Param::Bytes(&place.before),
     ];
-    if let Writer::Owner { epoch } = writer {
+    if let Writer::Owner { epoch } = by.writer {
         params.push(Param::Int8(epoch as i64));
     }
-    params
-}
-
-/// What 0 rows mean.
-fn not_appended(writer: Writer) -> StoreError {
-    match writer {
-        Writer::Owner { .. } => StoreError::Fenced,
-        Writer::Shared => StoreError::Moved,
+    if let Some(version) = by.version {
+        params.push(Param::Int8(version as i64));
     }
+    params
 }
 
 fn hash(rows: &Rows, row: usize, column: usize) -> Result<Hash, StoreError> {
@@ -380,13 +412,18 @@ impl LogStore for PgLogStore {
         }
     }
 
-    fn append(
+    fn append_guarded(
         &mut self,
+        version: Option<u64>,
         writer: Writer,
         once: &[Once],
         batch: &mut MakeBatch<'_>,
         deadline: Deadline,
     ) -> Result<Appended, StoreError> {
+        if version.is_some() && !self.sql.has_guard() {
+            return Err(Refusal::Rejected("this store has no guard".into()).into());
+        }
+        let by = Right { writer, version };
         let is_owner = matches!(writer, Writer::Owner { .. });
         if is_owner && (self.unresolved || self.claim.is_some()) {
             return Err(Refusal::Unresolved.into());
@@ -402,16 +439,16 @@ impl LogStore for PgLogStore {
                     repeats: Vec::new(),
                 });
             };
-            match self.append_alone(writer, &batch, deadline) {
+            match self.append_alone(by, &batch, deadline) {
                 Ok(1) => Ok(Appended {
                     place: Some(batch.place),
                     repeats: Vec::new(),
                 }),
-                Ok(_) => Err(not_appended(writer)),
+                Ok(_) => Err(self.not_appended(by, &batch.place, deadline)),
                 Err(error) => Err(error),
             }
         } else {
-            self.append_once(writer, once, batch, deadline)
+            self.append_once(by, once, batch, deadline)
         };
         self.unresolved |= is_owner && matches!(outcome, Err(StoreError::Unknown(_)));
         outcome

@@ -49,6 +49,8 @@ pub struct PgLogOptions {
     pub partition_entries: u64,
     /// How long an id of a client stays taken.
     pub once_kept: Duration,
+    /// The table, as `schema.table`, whose only row has the `version` that guarded appends compare.
+    pub guard: Option<String>,
 }
 
 impl PgLogOptions {
@@ -72,6 +74,7 @@ impl PgLogOptions {
             durability: Durability::Standby,
             partition_entries: PARTITION_ENTRIES,
             once_kept: ONCE_KEPT,
+            guard: None,
         }
     }
 
@@ -79,6 +82,11 @@ impl PgLogOptions {
     pub(crate) fn check(&self) -> Result<(), Refusal> {
         check_schema(&self.schema)?;
         let rejected = |why: &str| Err(Refusal::Rejected(why.into()));
+        if let Some(guard) = &self.guard {
+            let (schema, table) = guard.split_once('.').unwrap_or(("", ""));
+            check_schema(schema)?;
+            check_schema(table)?;
+        }
         let odd = |c: char| c.is_control() || c == '\'' || c == '\\';
         if self.log.is_empty() || self.log.len() > 1024 || self.log.contains(odd) {
             return rejected("the log's name must have 1..=1024 bytes, no quote and no backslash");

@@ -6,8 +6,10 @@ use ron_tlog::store::Writer;
 pub struct Statements {
     pub head: String,
     pub claim: String,
-    pub append_owned: String,
-    pub append_shared: String,
+    append_owned: String,
+    append_shared: String,
+    /// The same two under a guard; `None` without a guard.
+    guarded: Option<[String; 2]>,
     pub append_run: String,
     pub take_ids: String,
     pub stored_ids: String,
@@ -17,7 +19,7 @@ pub struct Statements {
 }
 
 impl Statements {
-    pub fn of(schema: &str) -> Self {
+    pub fn of(schema: &str, guard: Option<&str>) -> Self {
         let s = schema;
         let append = format!(
             "WITH f AS (UPDATE {s}.log_head SET size = size + $3, root = $4 \
@@ -25,7 +27,16 @@ impl Statements {
              INSERT INTO {s}.log_batch (log, first, n, epoch, before, root, frame) \
              SELECT $1, $2, $3, f.epoch, $6, $4, $5 FROM f"
         );
+        // One statement sees the row and the log at one moment, after everything that was acknowledged before it was sent.
+        let guarded = |table: &str| {
+            let version = |n: u8| format!("AND (SELECT version FROM {table}) = ${n}");
+            [
+                append.replace("OTHER", &format!("AND epoch = $7 {}", version(8))),
+                append.replace("OTHER", &version(7)),
+            ]
+        };
         Self {
+            guarded: guard.map(guarded),
             head: format!("SELECT size, root, epoch, holder FROM {s}.log_head WHERE log = $1"),
             // The newest epoch exactly: a claim that arrives late changes nothing.
             claim: format!(
@@ -79,10 +90,17 @@ impl Statements {
         }
     }
 
-    pub fn append(&self, writer: Writer) -> &str {
-        match writer {
-            Writer::Owner { .. } => &self.append_owned,
-            Writer::Shared => &self.append_shared,
+    pub fn has_guard(&self) -> bool {
+        self.guarded.is_some()
+    }
+
+    /// The append, for this writer and with or without the guard, which has to be there then.
+    pub fn append(&self, writer: Writer, is_guarded: bool) -> &str {
+        match (writer, &self.guarded) {
+            (Writer::Owner { .. }, Some([owned, _])) if is_guarded => owned,
+            (Writer::Shared, Some([_, shared])) if is_guarded => shared,
+            (Writer::Owner { .. }, _) => &self.append_owned,
+            (Writer::Shared, _) => &self.append_shared,
         }
     }
 }

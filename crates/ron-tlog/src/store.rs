@@ -204,6 +204,9 @@ pub enum StoreError {
     /// compute the root, try again.
     #[error("the log has grown")]
     Moved,
+    /// Only with a guard: it has another version. Nothing was changed. The caller decides again, from what the guard stands for.
+    #[error("what the entries were decided from has changed")]
+    Stale,
     /// What was read is no part of a log: a gap, a broken row. Writes have to stop.
     #[error("the engine's rows are damaged: {0}")]
     Damaged(String),
@@ -240,6 +243,22 @@ pub trait LogStore: Send {
     /// log is claimed again.
     fn append(
         &mut self,
+        writer: Writer,
+        once: &[Once],
+        batch: &mut MakeBatch<'_>,
+        deadline: Deadline,
+    ) -> Result<Appended, StoreError> {
+        self.append_guarded(None, writer, once, batch, deadline)
+    }
+
+    /// As [`LogStore::append`]. With a version, only while the guard has it: the row of a number that each change of other records
+    /// in the same engine raises, named when the store was opened. `Stale` when only that is in the way; `Rejected` without a guard.
+    ///
+    /// So what was decided from those records is in the log only if it was still right: a request that comes after a change was
+    /// acknowledged, to any node, is decided from records with that change.
+    fn append_guarded(
+        &mut self,
+        version: Option<u64>,
         writer: Writer,
         once: &[Once],
         batch: &mut MakeBatch<'_>,

@@ -39,6 +39,9 @@ pub trait Rig: TwoHosts {
 
     fn beat(&self, log: &str) -> Self::Beat;
 
+    /// Gives the guard of all stores another version, which is on the standby when this returns.
+    fn set_version(&self, version: u64);
+
     /// The primary is lost with what the standby does not have; the standby takes its place.
     fn fail_over(&self);
 }
@@ -64,6 +67,11 @@ pub fn rules<R: Rig>() -> Vec<Rule<R>> {
         ("an id is used once", an_id_is_used_once),
         ("ids go with their batch", ids_go_with_their_batch),
         ("two at once have one answer", two_at_once_have_one_answer),
+        ("a guard is compared", a_guard_is_compared),
+        (
+            "nothing passes a guard that was raised",
+            nothing_passes_a_guard_that_was_raised,
+        ),
         (
             "the newest checkpoint is kept",
             the_newest_checkpoint_is_kept,
@@ -411,6 +419,83 @@ fn two_at_once_have_one_answer<R: Rig>(rig: &R) {
             "{answers:?}"
         );
     }
+}
+
+fn a_guard_is_compared<R: Rig>(rig: &R) {
+    rig.set_version(7);
+    let (mut a, old) = owned(rig, "guard", "a");
+    let mut tree = Frontier::new();
+    let first = batch(&mut tree, &["one"]);
+    let under = |store: &mut R::Store, version, writer, once: &[Once], batch: &Batch| {
+        store.append_guarded(version, writer, once, &mut |_| Some(batch.clone()), soon())
+    };
+    let ids = [id("guard", 1, "answer")];
+    for version in [6, 8] {
+        for once in [&[][..], &ids] {
+            let stale = under(&mut a, Some(version), old, once, &first);
+            assert_eq!(stale, Err(StoreError::Stale), "under {version}");
+        }
+        let stale = under(&mut a, Some(version), Writer::Shared, &[], &first);
+        assert_eq!(stale, Err(StoreError::Stale), "under {version}");
+    }
+    assert_eq!(content(rig, "guard"), []);
+    let appended = under(&mut a, Some(7), old, &ids, &first);
+    assert_eq!(appended, Ok(done(&first)), "the id is free");
+    let second = batch(&mut tree, &["two"]);
+    let appended = under(&mut a, Some(7), Writer::Shared, &[], &second);
+    assert_eq!(appended, Ok(done(&second)));
+    rig.set_version(8);
+    let third = batch(&mut tree, &["three"]);
+    let stale = under(&mut a, Some(7), old, &[], &third);
+    assert_eq!(stale, Err(StoreError::Stale));
+    let appended = under(&mut a, None, old, &[], &third);
+    assert_eq!(appended, Ok(done(&third)), "no guard was asked for");
+    let fourth = batch(&mut tree, &["four"]);
+    let appended = under(&mut a, Some(8), old, &[], &fourth);
+    assert_eq!(appended, Ok(done(&fourth)));
+    // An owner that is fenced must hear that, whatever the guard says.
+    let (_, _) = owned(rig, "guard", "b");
+    let fifth = batch(&mut tree, &["five"]);
+    for version in [7, 8] {
+        let fenced = under(&mut a, Some(version), old, &[], &fifth);
+        assert_eq!(fenced, Err(StoreError::Fenced), "under {version}");
+        let moved = under(&mut a, Some(version), Writer::Shared, &[], &first);
+        assert_eq!(moved, Err(StoreError::Moved), "under {version}");
+    }
+    assert_eq!(content(rig, "guard"), [first, second, third, fourth]);
+}
+
+/// What a change of the records has ended is in no log afterwards: entries of a writer that keeps on under the version
+/// before come all before the change was acknowledged.
+fn nothing_passes_a_guard_that_was_raised<R: Rig>(rig: &R) {
+    const ROUNDS: u64 = 20;
+    rig.set_version(100);
+    let raised = Mutex::new(100);
+    ron_kernel::scoped(2, |node| {
+        if node == 0 {
+            for version in 101..=100 + ROUNDS {
+                rig.set_version(version);
+                *raised.lock().unwrap() = version;
+            }
+            return;
+        }
+        let (mut store, writer) = owned(rig, "raised", "a");
+        let (mut tree, mut version) = (Frontier::new(), 100);
+        while version < 100 + ROUNDS {
+            let acknowledged = *raised.lock().unwrap();
+            let mut longer = tree.clone();
+            let next = batch(&mut longer, &["one"]);
+            let make = &mut |_: &[Repeat]| Some(next.clone());
+            match store.append_guarded(Some(version), writer, &[], make, soon()) {
+                Ok(_) => {
+                    assert!(acknowledged <= version, "{version} after {acknowledged}");
+                    tree = longer;
+                }
+                Err(StoreError::Stale) => version += 1,
+                Err(error) => panic!("{error:?}"),
+            }
+        }
+    });
 }
 
 fn the_newest_checkpoint_is_kept<R: Rig>(rig: &R) {

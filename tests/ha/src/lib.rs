@@ -10,6 +10,8 @@ pub mod cluster;
 pub mod contract;
 #[cfg(all(test, feature = "postgres"))]
 mod hosts;
+#[cfg(test)]
+mod keys;
 pub mod ledger;
 #[cfg(all(test, feature = "postgres"))]
 mod ledgers;
@@ -18,6 +20,7 @@ pub mod memory;
 pub mod migrate;
 #[cfg(all(test, feature = "postgres"))]
 mod moves;
+pub mod once;
 #[cfg(feature = "postgres")]
 pub mod patroni;
 #[cfg(feature = "postgres")]

@@ -60,9 +60,10 @@ pub enum Defect {
     AsynchronousUnnoticed,
     CheckpointsOfThePast,
     ReadsSkip,
+    IgnoresGuard,
 }
 
-pub const DEFECTS: [Defect; 13] = [
+pub const DEFECTS: [Defect; 14] = [
     Defect::AcknowledgesUnknown,
     Defect::IgnoresEpoch,
     Defect::IgnoresSeen,
@@ -76,19 +77,26 @@ pub const DEFECTS: [Defect; 13] = [
     Defect::AsynchronousUnnoticed,
     Defect::CheckpointsOfThePast,
     Defect::ReadsSkip,
+    Defect::IgnoresGuard,
 ];
 
 /// A write, with what it requires when it is carried out.
 #[derive(Clone, Debug)]
 enum Op {
     Create,
-    Claim { seen: u64, holder: String },
-    Append(Writer, Vec<Once>, Batch),
+    Claim {
+        seen: u64,
+        holder: String,
+    },
+    /// With the version that the guard must have, if any.
+    Append(Option<u64>, Writer, Vec<Once>, Batch),
     Run(u64, Vec<Batch>),
     Checkpoint(Writer, u64, String),
     Ids(Vec<Once>),
     Beat,
     Message,
+    /// Of the guard.
+    Version(u64),
 }
 
 /// One log as a journal makes it.
@@ -107,6 +115,7 @@ struct Log {
 struct View {
     logs: BTreeMap<String, Log>,
     ids: BTreeMap<(String, String), Once>,
+    version: u64,
 }
 
 impl View {
@@ -117,11 +126,15 @@ impl View {
                 ..Log::default()
             });
         }
+        if let Op::Version(version) = op {
+            self.version = *version;
+            return Ok(());
+        }
         let state = self.logs.get_mut(log).expect("the log was created");
         let is_past =
             |writer: &Writer| matches!(writer, Writer::Owner { epoch } if *epoch != state.epoch);
         match op {
-            Op::Create | Op::Message => {}
+            Op::Create | Op::Message | Op::Version(_) => {}
             Op::Beat => state.beat += 1,
             Op::Claim { seen, holder } => {
                 if state.epoch != *seen && defect != Defect::IgnoresSeen {
@@ -131,7 +144,7 @@ impl View {
                 state.holder.clone_from(holder);
             }
             Op::Ids(ids) => self.take(ids),
-            Op::Append(writer, ids, batch) => {
+            Op::Append(version, writer, ids, batch) => {
                 let moved = match writer {
                     Writer::Owner { .. } => StoreError::Fenced,
                     Writer::Shared => StoreError::Moved,
@@ -143,6 +156,10 @@ impl View {
                     || ids.iter().any(taken) && defect != Defect::ForgetsIds
                 {
                     return Err(moved);
+                }
+                let is_stale = version.is_some_and(|version| version != self.version);
+                if is_stale && defect != Defect::IgnoresGuard {
+                    return Err(StoreError::Stale);
                 }
                 let epoch = state.epoch;
                 (state.size, state.root) = (batch.place.end(), batch.place.root);
@@ -398,6 +415,12 @@ impl Rig for MemoryEngine {
         }
     }
 
+    fn set_version(&self, version: u64) {
+        let mut state = self.state();
+        let written = state.write("", Op::Version(version));
+        written.expect("no fault is set");
+    }
+
     fn beat(&self, log: &str) -> MemoryBeat {
         MemoryBeat(self.store(log, "beat"))
     }
@@ -510,8 +533,9 @@ impl LogStore for MemoryStore {
         }
     }
 
-    fn append(
+    fn append_guarded(
         &mut self,
+        version: Option<u64>,
         writer: Writer,
         once: &[Once],
         batch: &mut MakeBatch<'_>,
@@ -553,7 +577,7 @@ impl LogStore for MemoryStore {
             });
         };
         let place = Some(batch.place);
-        let outcome = state.write(&self.log, Op::Append(writer, fresh.clone(), batch));
+        let outcome = state.write(&self.log, Op::Append(version, writer, fresh.clone(), batch));
         if outcome.is_err() && defect == Defect::KeepsIdsOfFailedAppends {
             let _ = state.carry_out(&self.log, Op::Ids(fresh));
         }

@@ -40,9 +40,14 @@ impl PgRig {
         let conninfo = broken.cluster.primary.conninfo();
         let mut options = PgLogOptions::new(&conninfo, "ha", log, holder);
         options.durability = broken.durability;
+        options.guard = Some("ha.guard".into());
         if broken.installed.insert(log.into()) {
             let mut upkeep = Upkeep::new(options.clone(), waiter());
             upkeep.install(soon()).expect("tables are made");
+            let guard = "CREATE TABLE IF NOT EXISTS ha.guard AS SELECT 0::bigint AS version";
+            broken.cluster.primary.admin(guard, &[]);
+            let grant = "GRANT ALL ON ha.guard TO ron";
+            broken.cluster.primary.admin(grant, &[]);
         }
         options
     }
@@ -90,6 +95,13 @@ impl Rig for PgRig {
         PgLogStore::new(self.options(log, holder), waiter())
     }
 
+    fn set_version(&self, version: u64) {
+        self.options("guard", "guard"); // which makes the table
+        let waits = "set_config('synchronous_commit', 'on', true) = 'on'";
+        let sql = format!("UPDATE ha.guard SET version = {version} WHERE {waits}");
+        self.cluster(|cluster| cluster.primary.admin(&sql, &[]));
+    }
+
     fn beat(&self, log: &str) -> PgLogBeat {
         PgLogBeat::new(self.options(log, "beat"), waiter())
     }
@@ -121,6 +133,7 @@ mod tests {
         // The rules of a store come last: they take the primary away.
         let nodes = crate::log::rules()
             .into_iter()
+            .chain(crate::once::rules())
             .chain(crate::ledger::rules())
             .chain(crate::migrate::rules());
         for (rule, check) in nodes.chain(rules()) {

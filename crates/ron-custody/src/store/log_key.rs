@@ -7,14 +7,15 @@ use ron_crypto::hash::{hkdf_sha256, sha256};
 use ron_crypto::secret::Secret32;
 use ron_kernel::{Random, SharedClock};
 use ron_proto::values::{Alg, Timestamp};
+use ron_service::records::{Statements, Value};
 use ron_tlog::note::{NoteSigner, SignFailed, VerifierKey};
 use ron_tlog::rotation::{KeyChain, Rotation};
 use ron_tlog::{Cosigner, CosignerKey};
-use rusqlite::params;
 
+use super::db::{number, optional, unsigned};
 use super::ops::{self, OpName, OpRow};
 use super::seal::{RecordName, Sealer};
-use super::{Db, KeyStore, StoreError};
+use super::{KeyStore, StoreError};
 use crate::keys::{PublicKey, SecretKey};
 
 /// Name under which the keys are sealed; not a key name, so it cannot collide.
@@ -285,19 +286,20 @@ impl KeyStore {
         self.log.push(key.clone(), &sealed);
         let version_before = self.version.cast_signed();
         let statement = key.statement.as_deref().unwrap_or_default();
-        let number = key.number;
         let sealer = self.sealer.clone();
         let done = self.write_version(|tx| {
             tx.execute(
-                "INSERT INTO log_keys VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, NULL)",
-                params![
-                    number,
-                    key.created.0.cast_signed(),
-                    sealed,
-                    statement,
-                    leaf,
-                    log_size.cast_signed(),
-                    version_before
+                "INSERT INTO log_keys
+                   (number, created, sealed, statement, leaf, log_size, version_before, birth)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, NULL)",
+                &[
+                    i64::from(key.number).into(),
+                    key.created.0.cast_signed().into(),
+                    sealed[..].into(),
+                    statement.into(),
+                    leaf.into(),
+                    log_size.cast_signed().into(),
+                    version_before.into(),
                 ],
             )?;
             ops::insert(tx, &sealer, op)
@@ -309,24 +311,24 @@ impl KeyStore {
     }
 
     /// The log key whose leaf is not known to be durable; at most the newest one.
-    pub fn pending_log_key(&self) -> Result<Option<PendingLogKey>, StoreError> {
+    pub fn pending_log_key(&mut self) -> Result<Option<PendingLogKey>, StoreError> {
         let last = self.log.newest();
         if last.number == 1 || last.birth.is_some() {
             return Ok(None);
         }
-        self.db.read(|c| {
-            c.query_row(
-                "SELECT leaf, log_size, version_before FROM log_keys WHERE number = ?1",
-                [last.number],
-                |r| {
-                    Ok(Some(PendingLogKey {
-                        number: last.number,
-                        leaf: r.get(0)?,
-                        log_size: r.get::<_, i64>(1)?.cast_unsigned(),
-                        version_before: r.get::<_, i64>(2)?.cast_unsigned(),
-                    }))
-                },
-            )
+        let newest = last.number;
+        self.db.read(|tx| {
+            let sql = "SELECT leaf, log_size, version_before FROM log_keys WHERE number = ?1";
+            let rows = tx.query(sql, &[i64::from(newest).into()])?;
+            let row = rows.first();
+            let row =
+                row.ok_or_else(|| StoreError::Tampered("the keys of the audit log".into()))?;
+            Ok(Some(PendingLogKey {
+                number: newest,
+                leaf: row.blob(0)?.to_vec(),
+                log_size: unsigned(row, 1)?,
+                version_before: unsigned(row, 2)?,
+            }))
         })
     }
 
@@ -338,12 +340,11 @@ impl KeyStore {
         op: OpName<'_>,
         answer: &str,
     ) -> Result<(), StoreError> {
-        self.db.write(|tx| {
-            tx.execute(
-                "UPDATE log_keys SET birth = ?1 WHERE number = ?2",
-                params![birth.cast_signed(), number],
-            )?;
-            ops::answer(tx, &self.sealer, op, answer)
+        let sealer = self.sealer.clone();
+        self.write_shown(|tx| {
+            let born: [Value; 2] = [birth.cast_signed().into(), i64::from(number).into()];
+            tx.execute("UPDATE log_keys SET birth = ?1 WHERE number = ?2", &born)?;
+            ops::answer(tx, &sealer, op, answer)
         })?;
         if let Some(key) = self.log.keys.iter_mut().find(|k| k.number == number) {
             key.birth = Some(birth);
@@ -370,36 +371,28 @@ fn cross_sign(origin: &str, old: &LogKey, new: &LogKey, size: u64) -> Result<Arc
 }
 
 /// Loads the later keys and appends them to `log`.
-pub(super) fn load(db: &Db, sealer: &Sealer, log: &mut LogIdentity) -> Result<(), StoreError> {
-    let rows = db.read(|c| {
-        let mut query = c.prepare(
-            "SELECT number, created, sealed, statement, birth FROM log_keys ORDER BY number",
-        )?;
-        let rows = query.query_map([], |r| {
-            Ok((
-                r.get::<_, u32>(0)?,
-                Timestamp(r.get::<_, i64>(1)?.cast_unsigned()),
-                r.get::<_, Vec<u8>>(2)?,
-                r.get::<_, String>(3)?,
-                r.get::<_, Option<i64>>(4)?.map(i64::cast_unsigned),
-            ))
-        })?;
-        rows.collect::<rusqlite::Result<Vec<_>>>()
-    })?;
-    for (number, created, sealed, statement, birth) in rows {
+pub(super) fn load(
+    tx: &mut dyn Statements,
+    sealer: &Sealer,
+    log: &mut LogIdentity,
+) -> Result<(), StoreError> {
+    let sql = "SELECT number, created, sealed, statement, birth FROM log_keys ORDER BY number";
+    for row in tx.query(sql, &[])? {
+        let (number, created) = (number(&row, 0)?, Timestamp(unsigned(&row, 1)?));
         if number != log.newest().number + 1 {
             return Err(StoreError::Tampered("the keys of the audit log".into()));
         }
-        let (secret, _) = sealer.open(&record_name(number, created), &sealed)?;
+        let sealed = row.blob(2)?;
+        let (secret, _) = sealer.open(&record_name(number, created), sealed)?;
         let key = LogKey {
             number,
             created,
             public: public_of(&secret),
             secret: Arc::new(secret),
-            statement: Some(statement.into()),
-            birth,
+            statement: Some(row.text(3)?.into()),
+            birth: optional(&row, 4)?,
         };
-        log.push(key, &sealed);
+        log.push(key, sealed);
     }
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! The key store: sealed private keys, their metadata and the whole-store version in one SQLite
-//! database, changed in one transaction and authenticated as a whole.
+//! The key store: sealed private keys, their metadata and the whole-store version in one database (a SQLite file, or an
+//! engine behind `ron_service::records`), changed in one transaction and authenticated as a whole.
 //!
 //! ```text
 //! store     one row: store id, salt, store version, origin and sealed key of the audit log,
@@ -13,10 +13,13 @@
 //! ```
 //!
 //! **Invariants.** A version without a leaf index is invisible to everyone until its leaf is
-//! durable. One thread writes. After a failed write nothing more is written. Deleted data is
-//! overwritten, and after a destruction the file is rewritten (`erase.rs`).
+//! durable. One thread writes, and a change is refused when another node has changed the store since
+//! it was read. After a failed write nothing more is written. In a file deleted data is overwritten,
+//! and after a destruction the file is rewritten (`erase.rs`).
 
 mod change;
+mod content;
+mod db;
 mod erase;
 mod log_key;
 mod ops;
@@ -33,20 +36,22 @@ use std::sync::Arc;
 use ron_crypto::ct;
 use ron_crypto::hash::sha256;
 use ron_crypto::secret::Secret32;
-use ron_files::{Dir, DiskRoom};
+use ron_files::Dir;
 use ron_kernel::{DiskWatch, SharedRandom};
 use ron_proto::values::{Alg, Kid, Timestamp};
+use ron_service::records::{RecordError, RecordStore, Value};
 use ron_service::{Migration, Store};
-use rusqlite::{Connection, Transaction};
 
 use crate::Refusal;
 use crate::backend::{Backends, DeviceKey};
 use crate::index::{Key, KeyIndex};
 use crate::keys::SecretKey;
 use crate::keys::note::Checkpoint;
+use content::{Content, StoreRow};
+use db::Db;
 use log_key::record_name as log_key_name;
 use policy::StoredPolicy;
-use record::{Record, Trust, load_records};
+use record::{Record, Trust};
 use seal::Sealer;
 
 pub use change::{Change, Order, PlanError};
@@ -139,39 +144,28 @@ pub enum StoreError {
         "audit.origin is `{configured}`, but this store's audit log is `{stored}`; an origin cannot change"
     )]
     Origin { configured: String, stored: String },
+    /// Another node has changed the store since it was read: read it again, then decide again.
+    #[error("key store: another node has changed it")]
+    Moved,
+    /// The change may be in the store or come into it later.
+    #[error("key store: {0}")]
+    Unknown(String),
     #[error("key store: {0}")]
     Db(String),
 }
 
-impl From<rusqlite::Error> for StoreError {
-    fn from(error: rusqlite::Error) -> Self {
-        Self::Db(error.to_string())
+impl From<RecordError> for StoreError {
+    fn from(error: RecordError) -> Self {
+        match error {
+            RecordError::Unknown(_) => Self::Unknown(error.to_string()),
+            error => Self::Db(error.to_string()),
+        }
     }
 }
 
 impl From<ron_service::StoreError> for StoreError {
     fn from(error: ron_service::StoreError) -> Self {
         Self::Db(error.to_string())
-    }
-}
-
-/// The database, with its errors converted to [`StoreError`].
-struct Db(Store);
-
-impl Db {
-    fn read<T>(
-        &self,
-        query: impl FnOnce(&Connection) -> rusqlite::Result<T>,
-    ) -> Result<T, StoreError> {
-        self.0.read(|c| query(c).map_err(StoreError::from))
-    }
-
-    /// One transaction, durable when this returns.
-    fn write<T>(
-        &self,
-        work: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>,
-    ) -> Result<T, StoreError> {
-        self.0.write(|tx| work(tx).map_err(StoreError::from))
     }
 }
 
@@ -200,8 +194,7 @@ pub struct KeyStore {
 impl KeyStore {
     /// Has writes watched from now on, so that a disk that hangs is noticed.
     pub fn watch_disk(&mut self, watch: DiskWatch) {
-        // Room is checked before a change is planned; a change that has begun may use the reserve.
-        self.db.0.watch_disk(watch, DiskRoom::unlimited());
+        self.db.watch_disk(watch);
     }
 
     /// Opens the store, or makes a new one. Every sealed record is compared with its hash and every
@@ -213,19 +206,39 @@ impl KeyStore {
         random: SharedRandom,
         now: Timestamp,
     ) -> Result<Self, StoreError> {
-        let db = match &settings.home {
+        let file = match &settings.home {
             // Rows carry a hash or a MAC each, and a destroyed key must be gone from one place.
             Some(home) => Store::open_without_copies(home, FILE_NAME, MIGRATIONS),
             None => Store::memory(MIGRATIONS),
         };
-        let db = Db(db?);
-        erase::prepare(&db)?;
-        let made =
-            db.read(|c| c.query_row("SELECT count(*) FROM store", [], |r| r.get::<_, i64>(0)))?;
-        if made == 0 {
-            return Self::make(db, settings, backends, random, now);
+        let file = file?;
+        erase::prepare(&file)?;
+        Self::open_db(Db::of_file(file), settings, backends, random, now)
+    }
+
+    /// As [`KeyStore::open`], in an engine, which has the tables of [`MIGRATIONS`]. A destroyed secret is replaced in its row; what the
+    /// engine keeps of earlier rows is not overwritten.
+    pub fn open_in(
+        records: Box<dyn RecordStore>,
+        settings: &StoreSettings,
+        backends: Backends,
+        random: SharedRandom,
+        now: Timestamp,
+    ) -> Result<Self, StoreError> {
+        Self::open_db(Db::Engine(records), settings, backends, random, now)
+    }
+
+    fn open_db(
+        mut db: Db,
+        settings: &StoreSettings,
+        backends: Backends,
+        random: SharedRandom,
+        now: Timestamp,
+    ) -> Result<Self, StoreError> {
+        match db.read(StoreRow::find)? {
+            None => Self::make(db, settings, backends, random, now),
+            Some(row) => Self::load(db, row, settings, backends, random),
         }
-        Self::load(db, settings, backends, random)
     }
 
     fn make(
@@ -249,7 +262,7 @@ impl KeyStore {
             format!("ron-kms.local/{}", hex::encode(&sha256(public.raw())[..4]))
         });
         let log = LogIdentity::new(origin, key, now);
-        let store = Self {
+        let mut store = Self {
             db,
             sealer,
             backends,
@@ -266,31 +279,40 @@ impl KeyStore {
         };
         let (mac, check) = (store.store_mac(0), seal_check(&store.sealer, &salt));
         let origin = store.log.origin.clone();
+        let mut made = 0;
         store.db.write(|tx| {
-            tx.execute(
+            made = tx.execute(
                 "INSERT INTO store (id, store_id, salt, version, seal_check, log_origin, log_key,
-                   log_key_created, mac) VALUES (1, ?1, ?2, 0, ?3, ?4, ?5, ?6, ?7)",
-                rusqlite::params![
-                    &store_id[..],
-                    &salt[..],
-                    &check[..],
-                    origin,
-                    sealed,
-                    now.0 as i64,
-                    &mac[..]
+                   log_key_created, mac) VALUES (1, ?1, ?2, 0, ?3, ?4, ?5, ?6, ?7)
+                 ON CONFLICT (id) DO NOTHING",
+                &[
+                    store_id[..].into(),
+                    salt[..].into(),
+                    check[..].into(),
+                    origin.as_str().into(),
+                    sealed[..].into(),
+                    now.0.cast_signed().into(),
+                    mac[..].into(),
                 ],
-            )
+            )?;
+            Ok(())
         })?;
+        if made == 0 {
+            // Another node was first, and what it has made is the store.
+            let row = store.db.read(StoreRow::find)?;
+            let row = row.ok_or_else(|| StoreError::Tampered("its first row is gone".into()))?;
+            return Self::load(store.db, row, settings, store.backends, store.random);
+        }
         Ok(store)
     }
 
     fn load(
         db: Db,
+        row: StoreRow,
         settings: &StoreSettings,
         backends: Backends,
         random: SharedRandom,
     ) -> Result<Self, StoreError> {
-        let row = db.read(|c| c.query_row("SELECT * FROM store", [], StoreRow::from_row))?;
         let seal_key = source::seal_key(settings, &row.salt, false, random.as_ref(), &backends)?;
         let sealer = Arc::new(Sealer::new(&seal_key, row.store_id));
         // First, because with a wrong key every record would look tampered with.
@@ -304,42 +326,90 @@ impl KeyStore {
             });
         }
         let (log_key, _) = sealer.open(&log_key_name(1, row.log_key_created), &row.log_key)?;
-        let mut log = LogIdentity::new(row.log_origin, log_key, row.log_key_created);
-        log_key::load(&db, &sealer, &mut log)?;
-        let loaded = load_records(&db, &sealer, &backends, Trust::Sums)?;
-        let policy = policy::load(&db)?;
-        let damaged_ops = ops::damaged(&db, &sealer)?;
         let mut store = Self {
             db,
             sealer,
             backends,
             random,
-            records: loaded.records,
-            damaged: loaded.damaged,
-            damaged_ops,
+            records: BTreeMap::new(),
+            damaged: BTreeMap::new(),
+            damaged_ops: Vec::new(),
             version: row.version,
             log_key_sha256: sha256(&row.log_key),
-            log,
+            log: LogIdentity::new(row.log_origin, log_key, row.log_key_created),
             device_answer: None,
-            tpm_counter: row.tpm_counter,
-            policy,
+            tpm_counter: None,
+            policy: None,
         };
         if store.pending()?.is_some() {
             // The interrupted change may be a destruction that crashed before the rewrite.
-            erase::rewrite(&store.db)?;
+            store.rewrite_file()?;
         }
-        let mut matches = ct::eq(&store.store_mac(store.version), &row.mac);
-        if !matches && loaded.differs {
-            let loaded = load_records(&store.db, &store.sealer, &store.backends, Trust::Records)?;
-            (store.records, store.damaged) = (loaded.records, loaded.damaged);
-            matches = ct::eq(&store.store_mac(store.version), &row.mac);
-        }
-        if !matches {
-            return Err(StoreError::Tampered(
-                "its keys do not match the store version it states (rows were added, removed or rolled back)".into(),
-            ));
-        }
+        store.read_all(None)?;
         Ok(store)
+    }
+
+    /// Reads the store again when another node has changed it, or when it is not known what became of a change of this one. True
+    /// when it was another version. After an error nothing of this store may be used until this has succeeded.
+    pub fn refresh(&mut self) -> Result<bool, StoreError> {
+        self.db.settle()?;
+        self.read_all(Some(self.version))
+    }
+
+    /// Reads everything and compares it with the MAC of the store, unless it is of the version `known`. False: it is.
+    fn read_all(&mut self, known: Option<u64>) -> Result<bool, StoreError> {
+        // Of records that differ from their sums either may be what was written.
+        for trust in [Trust::Sums, Trust::Records] {
+            let (sealer, backends) = (&self.sealer, &self.backends);
+            let read = self.db.read(|tx| {
+                let row = StoreRow::find(tx)?;
+                let row =
+                    row.ok_or_else(|| StoreError::Tampered("its first row is gone".into()))?;
+                if known == Some(row.version) {
+                    return Ok(None);
+                }
+                Content::read(tx, row, sealer, backends, trust).map(Some)
+            });
+            let Some(content) = read? else {
+                return Ok(false);
+            };
+            let differs = content.loaded.differs;
+            if self.adopt(content) {
+                return Ok(true);
+            }
+            if !differs {
+                break;
+            }
+        }
+        Err(StoreError::Tampered(
+            "its keys do not match the store version it states (rows were added, removed or rolled back)".into(),
+        ))
+    }
+
+    /// Takes what was read; false when it does not match the MAC of the store.
+    fn adopt(&mut self, content: Content) -> bool {
+        let mut loaded = content.loaded;
+        for (kid, record) in &mut loaded.records {
+            if let Some(old) = self.records.get(kid) {
+                record.keep_secrets(old);
+            }
+        }
+        (self.records, self.damaged) = (loaded.records, loaded.damaged);
+        self.damaged_ops = content.damaged_ops;
+        self.version = content.row.version;
+        self.log_key_sha256 = sha256(&content.row.log_key);
+        self.log = content.log;
+        self.tpm_counter = content.row.tpm_counter;
+        self.policy = content.policy;
+        ct::eq(&self.store_mac(self.version), &content.row.mac)
+    }
+
+    /// Removes what was deleted from the file; of an engine it stays wherever that keeps it.
+    fn rewrite_file(&mut self) -> Result<(), StoreError> {
+        match self.db.file() {
+            Some(file) => erase::rewrite(file),
+            None => Ok(()),
+        }
     }
 
     /// The whole-store version: incremented by every change of a key.
@@ -366,17 +436,24 @@ impl KeyStore {
     pub fn set_tpm_counter(&mut self, counter: u64) -> Result<(), StoreError> {
         // In memory first, because the MAC covers it; restored if the write fails.
         let before = self.tpm_counter.replace(counter);
-        let mac = self.store_mac(self.version);
+        let version = self.version;
+        let mac = self.store_mac(version);
         let written = self.db.write(|tx| {
-            tx.execute(
-                "UPDATE store SET tpm_counter = ?1, mac = ?2",
-                rusqlite::params![counter.cast_signed(), &mac[..]],
-            )
+            let set: [Value; 3] = [
+                counter.cast_signed().into(),
+                mac[..].into(),
+                version.cast_signed().into(),
+            ];
+            let sql = "UPDATE store SET tpm_counter = ?1, mac = ?2 WHERE version = ?3";
+            match tx.execute(sql, &set)? {
+                0 => Err(StoreError::Moved),
+                _ => Ok(()),
+            }
         });
         if written.is_err() {
             self.tpm_counter = before;
         }
-        written.map(drop)
+        written
     }
 
     pub fn backends(&self) -> &Backends {
@@ -468,36 +545,6 @@ impl KeyStore {
             all.extend_from_slice(&counter.to_be_bytes());
         }
         self.sealer.mac("store", &all)
-    }
-}
-
-struct StoreRow {
-    store_id: [u8; 16],
-    salt: [u8; 16],
-    version: u64,
-    seal_check: Vec<u8>,
-    log_origin: String,
-    log_key: Vec<u8>,
-    log_key_created: Timestamp,
-    mac: Vec<u8>,
-    tpm_counter: Option<u64>,
-}
-
-impl StoreRow {
-    fn from_row(row: &rusqlite::Row<'_>) -> rusqlite::Result<Self> {
-        Ok(Self {
-            store_id: row.get("store_id")?,
-            salt: row.get("salt")?,
-            version: row.get::<_, i64>("version")?.cast_unsigned(),
-            seal_check: row.get("seal_check")?,
-            log_origin: row.get("log_origin")?,
-            log_key: row.get("log_key")?,
-            log_key_created: Timestamp(row.get::<_, i64>("log_key_created")?.cast_unsigned()),
-            mac: row.get("mac")?,
-            tpm_counter: row
-                .get::<_, Option<i64>>("tpm_counter")?
-                .map(i64::cast_unsigned),
-        })
     }
 }
 

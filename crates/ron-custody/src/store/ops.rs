@@ -2,10 +2,10 @@
 
 use ron_crypto::ct;
 use ron_proto::values::{OpId, Tenant, Timestamp};
-use rusqlite::{OptionalExtension as _, Row, Transaction, params};
+use ron_service::records::{Row, Statements, Value};
 
 use super::seal::Sealer;
-use super::{Db, KeyStore, OP_ID_MS, StoreError};
+use super::{KeyStore, OP_ID_MS, StoreError};
 
 /// The row that makes a change idempotent.
 #[derive(Clone, Debug)]
@@ -48,14 +48,15 @@ struct Stored {
 const COLUMNS: &str = "SELECT tenant, op_id, body, created, answer, mac FROM ops";
 
 impl Stored {
-    fn from_row(row: &Row<'_>) -> rusqlite::Result<Self> {
+    fn from_row(row: &Row) -> Result<Self, StoreError> {
+        let answer = (!row.is_null(4)).then(|| row.text(4)).transpose()?;
         Ok(Self {
-            tenant: row.get(0)?,
-            op_id: row.get(1)?,
-            body: row.get(2)?,
-            created: row.get(3)?,
-            answer: row.get(4)?,
-            mac: row.get(5)?,
+            tenant: row.text(0)?.to_owned(),
+            op_id: row.text(1)?.to_owned(),
+            body: row.blob(2)?.to_vec(),
+            created: row.int(3)?,
+            answer: answer.map(str::to_owned),
+            mac: row.blob(5)?.to_vec(),
         })
     }
 
@@ -78,12 +79,16 @@ impl Stored {
 }
 
 /// Stores a new operation, and forgets those whose time has passed.
-pub(super) fn insert(tx: &Transaction<'_>, sealer: &Sealer, op: &OpRow) -> rusqlite::Result<()> {
+pub(super) fn insert(
+    tx: &mut dyn Statements,
+    sealer: &Sealer,
+    op: &OpRow,
+) -> Result<(), StoreError> {
     // Operations without an answer stay, however old: their change is still pending. A time that is yet to come is damage.
     let (forget, soon) = (op.now.0.saturating_sub(OP_ID_MS), op.now.0 + OP_ID_MS);
     tx.execute(
         "DELETE FROM ops WHERE (created <= ?1 OR created > ?2) AND answer IS NOT NULL",
-        [forget.cast_signed(), soon.cast_signed()],
+        &[forget.cast_signed().into(), soon.cast_signed().into()],
     )?;
     let row = Stored {
         tenant: op.tenant.as_str().to_owned(),
@@ -95,24 +100,24 @@ pub(super) fn insert(tx: &Transaction<'_>, sealer: &Sealer, op: &OpRow) -> rusql
     };
     tx.execute(
         "INSERT INTO ops (tenant, op_id, body, created, mac) VALUES (?1, ?2, ?3, ?4, ?5)",
-        params![
-            row.tenant,
-            row.op_id,
-            row.body,
-            row.created,
-            &row.sum(sealer)[..]
+        &[
+            row.tenant.as_str().into(),
+            row.op_id.as_str().into(),
+            row.body[..].into(),
+            row.created.into(),
+            row.sum(sealer)[..].into(),
         ],
-    )
-    .map(drop)
+    )?;
+    Ok(())
 }
 
 /// Adds the answer of an operation. A row that is damaged stays so.
 pub(super) fn answer(
-    tx: &Transaction<'_>,
+    tx: &mut dyn Statements,
     sealer: &Sealer,
     (tenant, op_id): OpName<'_>,
     answer: &str,
-) -> rusqlite::Result<()> {
+) -> Result<(), StoreError> {
     let name = (tenant.as_str(), op_id.to_string());
     let Some(mut row) = find(tx, &name)?.filter(|row| row.whole(sealer)) else {
         return Ok(());
@@ -120,46 +125,49 @@ pub(super) fn answer(
     row.answer = Some(answer.to_owned());
     tx.execute(
         "UPDATE ops SET answer = ?1, mac = ?2 WHERE tenant = ?3 AND op_id = ?4",
-        params![answer, &row.sum(sealer)[..], name.0, name.1],
-    )
-    .map(drop)
+        &[
+            answer.into(),
+            row.sum(sealer)[..].into(),
+            name.0.into(),
+            name.1.as_str().into(),
+        ],
+    )?;
+    Ok(())
 }
 
 fn find(
-    db: &rusqlite::Connection,
+    tx: &mut dyn Statements,
     (tenant, op_id): &(&str, String),
-) -> rusqlite::Result<Option<Stored>> {
+) -> Result<Option<Stored>, StoreError> {
     let sql = format!("{COLUMNS} WHERE tenant = ?1 AND op_id = ?2");
-    db.query_row(&sql, params![tenant, op_id], Stored::from_row)
-        .optional()
+    let name: [Value; 2] = [(*tenant).into(), op_id.as_str().into()];
+    let rows = tx.query(&sql, &name)?;
+    rows.first().map(Stored::from_row).transpose()
 }
 
 /// The operations whose rows are damaged, as `<tenant>/<op_id>`, which may be what is damaged.
-pub(super) fn damaged(db: &Db, sealer: &Sealer) -> Result<Vec<String>, StoreError> {
-    db.read(|c| {
-        let mut query = c.prepare(COLUMNS)?;
-        let mut found = Vec::new();
-        for row in query.query_map([], Stored::from_row)? {
-            let row = row?;
-            if !row.whole(sealer) {
-                found.push(format!("{}/{}", row.tenant, row.op_id));
-            }
+pub(super) fn damaged(tx: &mut dyn Statements, sealer: &Sealer) -> Result<Vec<String>, StoreError> {
+    let mut found = Vec::new();
+    for row in tx.query(COLUMNS, &[])? {
+        let row = Stored::from_row(&row)?;
+        if !row.whole(sealer) {
+            found.push(format!("{}/{}", row.tenant, row.op_id));
         }
-        Ok(found)
-    })
+    }
+    Ok(found)
 }
 
 impl KeyStore {
     /// The stored operation, if it is younger than 24 hours or still unfinished, or damaged.
     pub fn find_op(
-        &self,
+        &mut self,
         (tenant, op_id): OpName<'_>,
         now: Timestamp,
     ) -> Result<Option<OpRecord>, StoreError> {
         let young = now.0.saturating_sub(OP_ID_MS).cast_signed();
         let row = self
             .db
-            .read(|c| find(c, &(tenant.as_str(), op_id.to_string())))?;
+            .read(|tx| find(tx, &(tenant.as_str(), op_id.to_string())))?;
         let Some(row) = row else {
             return Ok(None);
         };

@@ -8,10 +8,11 @@ use ron_proto::passport::IssuerPolicy;
 use ron_proto::policy::PolicySig;
 use ron_service::kept_policy::Versioned as _;
 use ron_service::pinned::KeyRing;
+use ron_service::records::Statements;
 use ron_service::signed_policy::{SignedPolicy, check, parse_signature, signature_bytes};
-use rusqlite::{OptionalExtension as _, params};
 
-use super::{Db, KeyStore, StoreError};
+use super::db::{optional, unsigned};
+use super::{KeyStore, StoreError};
 use crate::index::PolicyInForce;
 
 #[derive(Clone)]
@@ -80,14 +81,19 @@ impl KeyStore {
         let version_before = self.version.cast_signed();
         let done = self.write_version(|tx| {
             tx.execute(
-                "INSERT OR REPLACE INTO issuer_policy VALUES (1, ?1, ?2, ?3, ?4, ?5, ?6, NULL)",
-                params![
-                    new.version.cast_signed(),
-                    new.bytes,
-                    new.sig,
-                    leaf,
-                    log_size.cast_signed(),
-                    version_before
+                "INSERT INTO issuer_policy
+                   (id, version, policy, signature, leaf, log_size, version_before, birth)
+                 VALUES (1, ?1, ?2, ?3, ?4, ?5, ?6, NULL)
+                 ON CONFLICT (id) DO UPDATE SET version = excluded.version, policy = excluded.policy,
+                   signature = excluded.signature, leaf = excluded.leaf, log_size = excluded.log_size,
+                   version_before = excluded.version_before, birth = NULL",
+                &[
+                    new.version.cast_signed().into(),
+                    new.bytes[..].into(),
+                    new.sig[..].into(),
+                    leaf.into(),
+                    log_size.cast_signed().into(),
+                    version_before.into(),
                 ],
             )?;
             Ok(())
@@ -99,27 +105,29 @@ impl KeyStore {
     }
 
     /// The policy's change whose leaf is not known to be durable.
-    pub fn pending_policy(&self) -> Result<Option<PendingPolicy>, StoreError> {
-        self.db.read(|c| {
-            c.query_row(
-                "SELECT leaf, log_size, version_before FROM issuer_policy WHERE birth IS NULL",
-                [],
-                |r| {
-                    Ok(PendingPolicy {
-                        leaf: r.get(0)?,
-                        log_size: r.get::<_, i64>(1)?.cast_unsigned(),
-                        version_before: r.get::<_, i64>(2)?.cast_unsigned(),
-                    })
-                },
-            )
-            .optional()
+    pub fn pending_policy(&mut self) -> Result<Option<PendingPolicy>, StoreError> {
+        self.db.read(|tx| {
+            let sql =
+                "SELECT leaf, log_size, version_before FROM issuer_policy WHERE birth IS NULL";
+            let rows = tx.query(sql, &[])?;
+            let Some(row) = rows.first() else {
+                return Ok(None);
+            };
+            Ok(Some(PendingPolicy {
+                leaf: row.blob(0)?.to_vec(),
+                log_size: unsigned(row, 1)?,
+                version_before: unsigned(row, 2)?,
+            }))
         })
     }
 
     /// Records that the policy's leaf is durable at `birth`: from now on it may be in force.
     pub fn complete_policy(&mut self, birth: u64) -> Result<(), StoreError> {
         let set = "UPDATE issuer_policy SET birth = ?1";
-        self.db.write(|tx| tx.execute(set, [birth.cast_signed()]))?;
+        self.write_shown(|tx| {
+            tx.execute(set, &[birth.cast_signed().into()])?;
+            Ok(())
+        })?;
         if let Some(policy) = &mut self.policy {
             policy.birth = Some(birth);
         }
@@ -137,20 +145,16 @@ fn signature_of(sig: &PolicySig) -> Result<Vec<u8>, StoreError> {
 }
 
 /// Loads the row, if there is one; the store's MAC is checked afterwards.
-pub(super) fn load(db: &Db) -> Result<Option<StoredPolicy>, StoreError> {
-    db.read(|c| {
-        c.query_row(
-            "SELECT version, policy, signature, birth FROM issuer_policy",
-            [],
-            |r| {
-                Ok(StoredPolicy {
-                    version: r.get::<_, i64>(0)?.cast_unsigned(),
-                    bytes: r.get(1)?,
-                    sig: r.get(2)?,
-                    birth: r.get::<_, Option<i64>>(3)?.map(i64::cast_unsigned),
-                })
-            },
-        )
-        .optional()
-    })
+pub(super) fn load(tx: &mut dyn Statements) -> Result<Option<StoredPolicy>, StoreError> {
+    let sql = "SELECT version, policy, signature, birth FROM issuer_policy";
+    let rows = tx.query(sql, &[])?;
+    let Some(row) = rows.first() else {
+        return Ok(None);
+    };
+    Ok(Some(StoredPolicy {
+        version: unsigned(row, 0)?,
+        bytes: row.blob(1)?.to_vec(),
+        sig: row.blob(2)?.to_vec(),
+        birth: optional(row, 3)?,
+    }))
 }

@@ -9,10 +9,12 @@ use ron_crypto::hash::{Sha256, sha256};
 use ron_proto::kms::{KeyBackend, KeyState, PayloadPolicy};
 use ron_proto::values::{Kid, Timestamp};
 use ron_proto::{jcs, strict};
+use ron_service::records::{Row, Statements, Value};
 use serde::{Deserialize, Serialize};
 
+use super::StoreError;
+use super::db::{bytes, number, optional, unsigned};
 use super::seal::{RecordName, SealError, Sealer, refuse};
-use super::{Db, StoreError};
 use crate::Refusal;
 use crate::backend::{Backends, Custody, Device, DeviceKey, Handle, SecretHalf};
 use crate::index::{Key, Version};
@@ -177,6 +179,20 @@ impl Record {
         (new.created, new.sealed)
     }
 
+    /// Keeps the private keys of `old` that are the same: opened already, and with use numbers that are free.
+    pub(super) fn keep_secrets(&mut self, old: &Self) {
+        let sealed = |rows: &[VersionRow], number: u32| {
+            rows.get(number as usize - 1).map(|row| row.sealed_sha256)
+        };
+        for (number, secret) in &mut self.secrets {
+            if let Some(kept) = old.secrets.get(number)
+                && sealed(&old.versions, *number) == sealed(&self.versions, *number)
+            {
+                secret.clone_from(kept);
+            }
+        }
+    }
+
     /// Records the leaf of a version.
     pub(super) fn set_birth(&mut self, number: u32, birth: u64) {
         let at = (number as usize).checked_sub(1);
@@ -246,6 +262,13 @@ pub(super) enum Trust {
     Records,
 }
 
+/// Rows of `versions` that are read at once.
+const PAGE: i64 = 1_000;
+
+const VERSIONS_AFTER: &str = "
+    SELECT kid, number, created, birth, birth_mac, sealed_sha256, public, sealed FROM versions
+    WHERE (kid, number) > (?1, ?2) ORDER BY kid, number LIMIT ?3";
+
 /// What the tables hold. The store's MAC is still to be checked.
 pub(super) struct Loaded {
     pub(super) records: BTreeMap<Kid, Record>,
@@ -256,35 +279,40 @@ pub(super) struct Loaded {
 }
 
 pub(super) fn load_records(
-    db: &Db,
+    tx: &mut dyn Statements,
     sealer: &Arc<Sealer>,
     backends: &Backends,
     trust: Trust,
 ) -> Result<Loaded, StoreError> {
     let mut differing = Vec::new();
-    let mut keys = load_keys(db, sealer, backends, trust, &mut differing)?;
-    db.read(|c| {
-        let mut query = c.prepare(
-            "SELECT kid, number, created, birth, birth_mac, sealed_sha256, public, sealed FROM versions ORDER BY kid, number",
-        )?;
-        let mut rows = query.query([])?;
-        let mut loader = Loader { sealer, backends, trust, differing: &mut differing };
-        let mut left = keys.iter_mut().peekable();
-        while let Some(row) = rows.next()? {
-            let name = row.get_ref(0)?.as_str()?;
+    let mut keys = load_keys(tx, sealer, backends, trust, &mut differing)?;
+    let mut loader = Loader {
+        sealer,
+        backends,
+        trust,
+        differing: &mut differing,
+    };
+    let mut left = keys.iter_mut().peekable();
+    let mut after = (String::new(), 0);
+    loop {
+        // In pages, so that the rows are not in memory a second time while the records are made from them.
+        let page: [Value; 3] = [after.0.as_str().into(), after.1.into(), PAGE.into()];
+        let rows = tx.query(VERSIONS_AFTER, &page)?;
+        for row in &rows {
+            let name = row.text(0)?;
             // Both are sorted by name, so a version belongs to this key or to a later one.
             while left.next_if(|key| key.name.as_str() < name).is_some() {}
-            let added = match left.peek_mut() {
+            match left.peek_mut() {
                 Some(key) if key.name == name => loader.add(&key.kid, &mut key.record, row)?,
-                _ => Err(StoreError::Tampered("a version belongs to no key".into())),
-            };
-            if added.is_err() {
-                return Ok(added);
+                _ => return Err(StoreError::Tampered("a version belongs to no key".into())),
             }
         }
-        Ok(Ok(()))
-    })??;
-    refuse_moved(db, &differing)?;
+        match rows.last() {
+            Some(last) => after = (last.text(0)?.to_owned(), last.int(1)?),
+            None => break,
+        }
+    }
+    refuse_moved(tx, &differing)?;
     let mut loaded = Loaded {
         records: BTreeMap::new(),
         damaged: BTreeMap::new(),
@@ -319,30 +347,21 @@ struct KeyRow {
 }
 
 fn load_keys(
-    db: &Db,
+    tx: &mut dyn Statements,
     sealer: &Arc<Sealer>,
     backends: &Backends,
     trust: Trust,
     differing: &mut Vec<Differing>,
 ) -> Result<Vec<KeyRow>, StoreError> {
-    let rows = db.read(|c| {
-        let mut query = c.prepare("SELECT kid, meta, mac FROM keys ORDER BY kid")?;
-        let rows = query.query_map([], |r| {
-            Ok((
-                r.get::<_, String>(0)?,
-                r.get::<_, Vec<u8>>(1)?,
-                r.get::<_, Vec<u8>>(2)?,
-            ))
-        })?;
-        rows.collect::<rusqlite::Result<Vec<_>>>()
-    })?;
+    let rows = tx.query("SELECT kid, meta, mac FROM keys ORDER BY kid", &[])?;
     let mut keys = Vec::with_capacity(rows.len());
-    for (name, meta, mac) in rows {
+    for row in rows {
+        let (name, meta) = (row.text(0)?.to_owned(), row.blob(1)?.to_vec());
         let tampered = || StoreError::Tampered(format!("metadata of key {name}"));
         let kid: Kid = name
             .parse()
             .map_err(|_| StoreError::Tampered("a key's name".into()))?;
-        let mac: [u8; 32] = mac.try_into().map_err(|_| tampered())?;
+        let mac: [u8; 32] = row.blob(2)?.try_into().map_err(|_| tampered())?;
         let found = sealer.mac(&name, &meta);
         let damaged = !ct::eq(&found, &mac);
         let parsed = if damaged {
@@ -392,7 +411,7 @@ struct Differing {
 }
 
 /// Refuses a store in which a value of one row stands in the place of another's: no damage does that.
-fn refuse_moved(db: &Db, differing: &[Differing]) -> Result<(), StoreError> {
+fn refuse_moved(tx: &mut dyn Statements, differing: &[Differing]) -> Result<(), StoreError> {
     for one in differing {
         // A sealed record is looked for by the hash that is stored for it; the other two are found at their own place too.
         let (sql, own) = match one.place {
@@ -400,8 +419,8 @@ fn refuse_moved(db: &Db, differing: &[Differing]) -> Result<(), StoreError> {
             Place::Public => ("SELECT count(*) FROM versions WHERE public = ?1", 1),
             Place::Sealed => ("SELECT count(*) FROM versions WHERE sealed_sha256 = ?1", 0),
         };
-        let places = db.read(|c| c.query_row(sql, [&one.found], |r| r.get::<_, i64>(0)))?;
-        if places > own {
+        let rows = tx.query(sql, &[one.found[..].into()])?;
+        if rows.first().map_or(Ok(0), |row| row.int(0))? > own {
             let why = format!("{} holds the record of another one", one.name);
             return Err(StoreError::Tampered(why));
         }
@@ -462,45 +481,34 @@ struct Loader<'a> {
 
 impl Loader<'_> {
     /// Whether the leaf of the version is durable, and its index unless that is damaged.
-    fn birth(
-        &self,
-        kid: &Kid,
-        number: u32,
-        row: &rusqlite::Row<'_>,
-    ) -> rusqlite::Result<(bool, Option<u64>)> {
-        let birth = row.get::<_, Option<i64>>(3)?.map(i64::cast_unsigned);
-        let mac: Option<Vec<u8>> = row.get(4)?;
+    fn birth(&self, kid: &Kid, number: u32, row: &Row) -> Result<(bool, Option<u64>), StoreError> {
+        let birth = optional(row, 3)?;
+        let mac = (!row.is_null(4)).then(|| row.blob(4)).transpose()?;
         let born = birth.is_some() || mac.is_some();
         let whole = birth.filter(|birth| {
             let found = self.sealer.birth_mac(&kid.to_string(), number, *birth);
-            mac.is_some_and(|mac| ct::eq(&found, &mac))
+            mac.is_some_and(|mac| ct::eq(&found, mac))
         });
         Ok((born, whole))
     }
 
     /// Adds the version in this row to its key. Its record is compared with its hash and not opened; hash and public key
     /// are covered by the MAC of the store, which is checked when all rows are loaded.
-    fn add(
-        &mut self,
-        kid: &Kid,
-        record: &mut Record,
-        row: &rusqlite::Row<'_>,
-    ) -> rusqlite::Result<Result<(), StoreError>> {
-        let number: u32 = row.get(1)?;
+    fn add(&mut self, kid: &Kid, record: &mut Record, row: &Row) -> Result<(), StoreError> {
+        let number = number(row, 1)?;
         if number as usize != record.versions.len() + 1 {
-            let why = format!("versions of key {kid}");
-            return Ok(Err(StoreError::Tampered(why)));
+            return Err(StoreError::Tampered(format!("versions of key {kid}")));
         }
         let (born, birth) = self.birth(kid, number, row)?;
-        let sum: [u8; 32] = row.get(5)?;
-        let sealed = row.get_ref(7)?.as_blob()?;
+        let sum: [u8; 32] = bytes(row, 5)?;
+        let sealed = row.blob(7)?;
         let found_sha256 = sha256(sealed);
         let whole = found_sha256 == sum;
-        if whole && let Err(newer) = Sealer::refuse_newer((kid, number), sealed) {
-            return Ok(Err(newer.into()));
+        if whole {
+            Sealer::refuse_newer((kid, number), sealed)?;
         }
-        let created = Timestamp(row.get::<_, i64>(2)?.cast_unsigned());
-        let public = row.get_ref(6)?.as_blob()?;
+        let created = Timestamp(unsigned(row, 2)?);
+        let public = row.blob(6)?;
         let mut differs = |place, found: &[u8]| {
             self.differing.push(Differing {
                 name: format!("{kid}#v{number}"),
@@ -524,7 +532,7 @@ impl Loader<'_> {
             || version.as_ref().is_none_or(|v| !v.is(public, created));
         let Some(Stated { created, public }) = version else {
             let why = format!("public key of {kid}#v{number}");
-            return Ok(Err(StoreError::Tampered(why)));
+            return Err(StoreError::Tampered(why));
         };
         let mut version = Version::new(number, created, public, birth.unwrap_or(0));
         version.damaged = damaged;
@@ -550,7 +558,7 @@ impl Loader<'_> {
                 Trust::Records => found_sha256,
             },
         });
-        Ok(Ok(()))
+        Ok(())
     }
 }
 

@@ -1,10 +1,11 @@
 //! Durable counts of the uses of key versions: blocks of use numbers, reserved before the first number is
-//! used and never returned.
+//! used and never returned. Each block is of one node.
 
 use std::sync::Arc;
 
 use ron_proto::values::Kid;
 
+use super::write::TRIES;
 use super::{KeyStore, StoreError};
 use crate::backend::SecretHalf;
 
@@ -24,6 +25,23 @@ impl KeyStore {
     /// Reserves the next `block` uses of the version, fewer near `cap`: the numbers
     /// `from..to`, durable when this returns. `None` when the cap is reached.
     pub fn reserve_uses(
+        &mut self,
+        kid: &Kid,
+        number: u32,
+        block: u32,
+        cap: u32,
+    ) -> Result<Option<(u32, u32)>, StoreError> {
+        for _ in 0..TRIES {
+            match self.reserve(kid, number, block, cap) {
+                // Another node has reserved a block, or changed a key: the next one begins behind it.
+                Err(StoreError::Moved) => self.refresh()?,
+                done => return done,
+            };
+        }
+        Err(StoreError::Moved)
+    }
+
+    fn reserve(
         &mut self,
         kid: &Kid,
         number: u32,

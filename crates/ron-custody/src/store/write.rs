@@ -6,13 +6,14 @@ use std::sync::Arc;
 use ron_crypto::SecretBytes;
 use ron_crypto::hash::sha256;
 use ron_proto::values::{Kid, OpId, Tenant, Timestamp};
-use rusqlite::{OptionalExtension as _, Transaction, params};
+use ron_service::records::{Statements, Value};
 
 use super::change::Change;
+use super::db::{number, unsigned};
 use super::ops::{self, OpRow};
 use super::record::Record;
 use super::seal::RecordName;
-use super::{KeyStore, StoreError, erase};
+use super::{KeyStore, StoreError};
 use crate::keys::note::Checkpoint;
 
 /// A change whose leaf is not known to be durable.
@@ -34,22 +35,27 @@ pub struct Pending {
 }
 
 impl Pending {
-    fn insert(&self, tx: &Transaction<'_>) -> rusqlite::Result<()> {
+    fn insert(&self, tx: &mut dyn Statements) -> Result<(), StoreError> {
         tx.execute(
-            "INSERT INTO outbox VALUES (1, ?1, ?2, ?3, ?4, ?5, ?6, ?7)",
-            params![
-                self.tenant.as_str(),
-                self.op_id.to_string(),
-                self.kid.to_string(),
-                self.number,
-                self.leaf,
-                self.log_size.cast_signed(),
-                self.version_before.cast_signed()
+            "INSERT INTO outbox
+               (id, tenant, op_id, kid, number, leaf, log_size, version_before)
+             VALUES (1, ?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+            &[
+                self.tenant.as_str().into(),
+                self.op_id.to_string().as_str().into(),
+                self.kid.to_string().as_str().into(),
+                i64::from(self.number).into(),
+                self.leaf[..].into(),
+                self.log_size.cast_signed().into(),
+                self.version_before.cast_signed().into(),
             ],
-        )
-        .map(drop)
+        )?;
+        Ok(())
     }
 }
+
+/// How often another node may be first before a change is given up.
+pub(super) const TRIES: usize = 16;
 
 impl KeyStore {
     /// Commits `change` with its operation id and its leaf. A new version stays invisible until
@@ -100,31 +106,32 @@ impl KeyStore {
         let sealer = self.sealer.clone();
         self.replace(&kid, record, |tx| {
             let name = pending.kid.to_string();
-            if let Some(((created, sealed), public)) = sealed {
+            let name: Value = name.as_str().into();
+            if let Some(((created, sealed), public)) = &sealed {
                 tx.execute(
                     "INSERT INTO versions (kid, number, created, sealed, sealed_sha256, public)
                      VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
-                    params![
-                        name,
-                        number,
-                        created.0.cast_signed(),
-                        sealed,
-                        &sha256(&sealed)[..],
-                        public
+                    &[
+                        name.clone(),
+                        i64::from(number).into(),
+                        created.0.cast_signed().into(),
+                        sealed[..].into(),
+                        sha256(sealed)[..].into(),
+                        public[..].into(),
                     ],
                 )?;
             }
-            for (number, header) in (1_u32..).zip(headers) {
+            for (number, header) in (1_i64..).zip(&headers) {
                 tx.execute(
                     "UPDATE versions SET sealed = ?1, sealed_sha256 = ?2 WHERE kid = ?3 AND number = ?4",
-                    params![header, &sha256(&header)[..], name, number],
+                    &[header[..].into(), sha256(header)[..].into(), name.clone(), number.into()],
                 )?;
             }
             ops::insert(tx, &sealer, op)?;
             pending.insert(tx)
         })?;
         if erase {
-            erase::rewrite(&self.db)?;
+            self.rewrite_file()?;
         }
         Ok(())
     }
@@ -147,19 +154,19 @@ impl KeyStore {
     }
 
     /// Reads a version's sealed record again and opens it: for an export, or for a device's handle.
-    pub fn reopen(&self, kid: &Kid, number: u32) -> Result<Option<SecretBytes>, StoreError> {
-        let row = self.db.read(|c| {
-            c.query_row(
-                "SELECT created, sealed FROM versions WHERE kid = ?1 AND number = ?2",
-                params![kid.to_string(), number],
-                |r| Ok((r.get::<_, i64>(0)?, r.get::<_, Vec<u8>>(1)?)),
-            )
-            .optional()
+    pub fn reopen(&mut self, kid: &Kid, number: u32) -> Result<Option<SecretBytes>, StoreError> {
+        let row = self.db.read(|tx| {
+            let sql = "SELECT created, sealed FROM versions WHERE kid = ?1 AND number = ?2";
+            let name = kid.to_string();
+            let rows = tx.query(sql, &[name.as_str().into(), i64::from(number).into()])?;
+            let row = rows.first();
+            row.map(|row| Ok((unsigned(row, 0)?, row.blob(1)?.to_vec())))
+                .transpose()
         })?;
         let Some((created, sealed)) = row else {
             return Ok(None);
         };
-        let created = Timestamp(created.cast_unsigned());
+        let created = Timestamp(created);
         let name = RecordName::of(kid, number, created);
         Ok(Some(self.sealer.open_bytes(&name, &sealed)?.0))
     }
@@ -179,7 +186,7 @@ impl KeyStore {
         &mut self,
         kid: &Kid,
         mut record: Record,
-        more: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<()>,
+        mut more: impl FnMut(&mut dyn Statements) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
         let name = kid.to_string();
         let meta = record.meta.to_bytes();
@@ -189,9 +196,9 @@ impl KeyStore {
         let old = self.records.insert(kid.clone(), record);
         let done = self.write_version(|tx| {
             tx.execute(
-                "INSERT INTO keys VALUES (?1, ?2, ?3)
+                "INSERT INTO keys (kid, meta, mac) VALUES (?1, ?2, ?3)
                  ON CONFLICT (kid) DO UPDATE SET meta = excluded.meta, mac = excluded.mac",
-                params![name, meta, &key_mac[..]],
+                &[name.as_str().into(), meta[..].into(), key_mac[..].into()],
             )?;
             more(tx)
         });
@@ -208,16 +215,24 @@ impl KeyStore {
     /// because the MAC in the transaction covers it; the caller restores the old one on an error.
     pub(super) fn write_version(
         &mut self,
-        change: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<()>,
+        mut change: impl FnMut(&mut dyn Statements) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
-        let version = self.version + 1;
+        let (before, version) = (self.version, self.version + 1);
         let mac = self.store_mac(version);
         self.db.write(|tx| {
-            change(tx)?;
-            tx.execute(
-                "UPDATE store SET version = ?1, mac = ?2",
-                params![version.cast_signed(), &mac[..]],
-            )
+            // First: its lock keeps other nodes out, and with another version nothing of the change is right.
+            let raised = tx.execute(
+                "UPDATE store SET version = ?1, mac = ?2 WHERE version = ?3",
+                &[
+                    version.cast_signed().into(),
+                    mac[..].into(),
+                    before.cast_signed().into(),
+                ],
+            )?;
+            if raised == 0 {
+                return Err(StoreError::Moved);
+            }
+            change(tx)
         })?;
         self.version = version;
         Ok(())
@@ -232,17 +247,42 @@ impl KeyStore {
         answer: &str,
     ) -> Result<(), StoreError> {
         let kid = pending.kid.to_string();
-        self.db.write(|tx| {
-            let mac = self.sealer.birth_mac(&kid, pending.number, birth);
+        let sealer = self.sealer.clone();
+        let mac = sealer.birth_mac(&kid, pending.number, birth);
+        self.write_shown(|tx| {
             tx.execute(
                 "UPDATE versions SET birth = ?1, birth_mac = ?2 WHERE kid = ?3 AND number = ?4",
-                params![birth.cast_signed(), &mac[..], kid, pending.number],
+                &[
+                    birth.cast_signed().into(),
+                    mac[..].into(),
+                    kid.as_str().into(),
+                    i64::from(pending.number).into(),
+                ],
             )?;
-            ops::answer(tx, &self.sealer, (&pending.tenant, pending.op_id), answer)?;
-            tx.execute("DELETE FROM outbox", [])
+            ops::answer(tx, &sealer, (&pending.tenant, pending.op_id), answer)?;
+            tx.execute("DELETE FROM outbox", &[])?;
+            Ok(())
         })?;
         self.mark_born(pending, birth);
         Ok(())
+    }
+
+    /// Makes `change`, which the MAC of the store does not cover, durable in one transaction. In an engine it raises the version,
+    /// by which other nodes notice that there is something to read.
+    pub(super) fn write_shown(
+        &mut self,
+        mut change: impl FnMut(&mut dyn Statements) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        if !self.db.is_shared() {
+            return self.db.write(change);
+        }
+        for _ in 0..TRIES {
+            match self.write_version(&mut change) {
+                Err(StoreError::Moved) => self.refresh()?,
+                done => return done,
+            };
+        }
+        Err(StoreError::Moved)
     }
 
     /// Makes the version visible in snapshots from now on, in memory only. Called before [`KeyStore::complete`], because the
@@ -257,37 +297,24 @@ impl KeyStore {
 
     /// The change whose leaf is not known to be durable; at most one, because one thread writes
     /// and waits for each.
-    pub fn pending(&self) -> Result<Option<Pending>, StoreError> {
-        let row = self.db.read(|c| {
-            c.query_row(
-                "SELECT tenant, op_id, kid, number, leaf, log_size, version_before FROM outbox",
-                [],
-                |r| {
-                    Ok((
-                        r.get::<_, String>(0)?,
-                        r.get::<_, String>(1)?,
-                        r.get::<_, String>(2)?,
-                        r.get::<_, u32>(3)?,
-                        r.get::<_, Vec<u8>>(4)?,
-                        r.get::<_, i64>(5)?.cast_unsigned(),
-                        r.get::<_, i64>(6)?.cast_unsigned(),
-                    ))
-                },
-            )
-            .optional()
-        })?;
-        let Some((tenant, op_id, kid, number, leaf, log_size, version_before)) = row else {
-            return Ok(None);
-        };
+    pub fn pending(&mut self) -> Result<Option<Pending>, StoreError> {
         let bad = || StoreError::Tampered("the outbox".into());
-        Ok(Some(Pending {
-            tenant: tenant.parse().map_err(|_| bad())?,
-            op_id: op_id.parse().map_err(|_| bad())?,
-            kid: kid.parse().map_err(|_| bad())?,
-            number,
-            leaf,
-            log_size,
-            version_before,
-        }))
+        self.db.read(|tx| {
+            let sql =
+                "SELECT tenant, op_id, kid, number, leaf, log_size, version_before FROM outbox";
+            let rows = tx.query(sql, &[])?;
+            let Some(row) = rows.first() else {
+                return Ok(None);
+            };
+            Ok(Some(Pending {
+                tenant: row.text(0)?.parse().map_err(|_| bad())?,
+                op_id: row.text(1)?.parse().map_err(|_| bad())?,
+                kid: row.text(2)?.parse().map_err(|_| bad())?,
+                number: number(row, 3)?,
+                leaf: row.blob(4)?.to_vec(),
+                log_size: unsigned(row, 5)?,
+                version_before: unsigned(row, 6)?,
+            }))
+        })
     }
 }

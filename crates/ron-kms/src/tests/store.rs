@@ -533,7 +533,7 @@ fn a_crash_between_store_and_log_is_repaired_at_start() {
                 "{what}"
             );
             rig.stop();
-            let store = open(dir.path()).expect("opens");
+            let mut store = open(dir.path()).expect("opens");
             assert_eq!(store.pending().expect("reads"), None::<Pending>, "{what}");
         }
     }

@@ -15,6 +15,11 @@ impl FileRecords {
     pub fn new(store: Store) -> Self {
         Self(store)
     }
+
+    /// The file, for what no other engine has: pragmas, and a watch of its disk.
+    pub fn store(&mut self) -> &mut Store {
+        &mut self.0
+    }
 }
 
 /// Why a transaction ended without a commit.

@@ -206,6 +206,11 @@ impl From<&[u8]> for Value {
 pub struct Row(pub Vec<Value>);
 
 impl Row {
+    /// Whether the column is there and has no value.
+    pub fn is_null(&self, column: usize) -> bool {
+        matches!(self.0.get(column), Some(Value::Null))
+    }
+
     /// An integer; an error for another type, NULL, and outside of the row.
     pub fn int(&self, column: usize) -> Result<i64, RecordError> {
         match self.0.get(column) {

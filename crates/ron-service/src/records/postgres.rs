@@ -282,7 +282,7 @@ impl From<StoreError> for RecordError {
         match error {
             StoreError::Refused(refusal) => Self::Refused(refusal),
             StoreError::Unknown(why) => Self::Unknown(why),
-            StoreError::Fenced | StoreError::Moved => Self::Fenced,
+            StoreError::Fenced | StoreError::Moved | StoreError::Stale => Self::Fenced,
             StoreError::Damaged(why) | StoreError::Lost(why) => Self::Damaged(why),
         }
     }

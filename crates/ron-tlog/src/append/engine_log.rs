@@ -28,7 +28,8 @@ use super::reader::LogReader;
 use crate::checkpoint::Checkpoint;
 use crate::note::NoteSigner;
 use crate::store::{
-    Batch, Head, LogStore, Place, Refusal, StoreError, StoredBatch, Tail, Writer, check_extends,
+    Batch, Head, LogStore, Once, Place, Refusal, Repeat, StoreError, StoredBatch, Tail, Writer,
+    check_extends,
 };
 use crate::tree::Hash;
 use ron_files::Disk;
@@ -53,6 +54,16 @@ pub enum EngineError {
     /// This node has not claimed the log.
     #[error("this node is a standby of the log: the holder writes it")]
     Standby,
+}
+
+/// What became of an append with ids.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OnceAppended {
+    /// Index of the first entry: all of the batch is in the log, and its ids are taken.
+    Done(u64),
+    /// These ids were in use, so nothing is in the log and no id was taken. The caller answers their requests from what is stored,
+    /// and appends the others, at indexes of their own.
+    Repeats(Vec<Repeat>),
 }
 
 /// An append without a known outcome.
@@ -238,6 +249,24 @@ impl EngineLog {
         records: &[R],
         deadline: Deadline,
     ) -> Result<u64, EngineError> {
+        let first = self.log.size();
+        // Without ids none is in use, so all of the batch is done.
+        self.append_once(records, None, &[], deadline)?;
+        Ok(first)
+    }
+
+    /// As [`EngineLog::append`], once for each id in `once`, across all logs of the engine, and only while the guard has `version`:
+    /// [`LogStore::append_guarded`], whose outcome `Stale` says that nothing was changed and that the entries have to be decided again.
+    ///
+    /// The answers in `once` may name the indexes of the entries, which begin at [`EngineLog::size`]: either all of them are in the
+    /// log, or none.
+    pub fn append_once<R: Record>(
+        &mut self,
+        records: &[R],
+        version: Option<u64>,
+        once: &[Once],
+        deadline: Deadline,
+    ) -> Result<OnceAppended, EngineError> {
         let epoch = self.epoch().ok_or(EngineError::Standby)?;
         if self.pending.is_some() {
             return Err(StoreError::from(Refusal::Unresolved).into());
@@ -245,7 +274,7 @@ impl EngineLog {
         self.log.admit(records)?;
         let first = self.log.size();
         if records.is_empty() {
-            return Ok(first);
+            return Ok(OnceAppended::Done(first));
         }
         let encoded = self.log.encode(records, &self.salt);
         let batch = Batch {
@@ -257,16 +286,18 @@ impl EngineLog {
             },
             frame: std::mem::take(&mut self.log.buffer),
         };
-        let done = self.store.append(
+        let done = self.store.append_guarded(
+            version,
             Writer::Owner { epoch },
-            &[],
-            &mut |_| Some(batch.clone()),
+            once,
+            &mut |repeats| repeats.is_empty().then(|| batch.clone()),
             deadline,
         );
         match done {
+            Ok(appended) if appended.place.is_none() => Ok(OnceAppended::Repeats(appended.repeats)),
             Ok(_) => {
                 self.copy(encoded, batch)?;
-                Ok(first)
+                Ok(OnceAppended::Done(first))
             }
             Err(StoreError::Fenced) => {
                 self.set_epoch(None);

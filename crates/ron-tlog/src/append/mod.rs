@@ -35,7 +35,7 @@ mod window;
 mod witness_store;
 
 pub use checkpointer::Checkpointer;
-pub use engine_log::{EngineError, EngineLog};
+pub use engine_log::{EngineError, EngineLog, OnceAppended};
 pub use errors::{
     AppendError, CheckpointError, OpenError, ProofError, ReadError, VerifyError, WriteFailure,
 };

@@ -476,7 +476,11 @@ impl Lifecycle {
     }
 
     /// The secret bytes of a version, from its sealed record.
-    pub(super) fn reopen(&self, kid: &Kid, number: u32) -> Result<Option<SecretBytes>, Refusal> {
+    pub(super) fn reopen(
+        &mut self,
+        kid: &Kid,
+        number: u32,
+    ) -> Result<Option<SecretBytes>, Refusal> {
         self.store.reopen(kid, number).map_err(|e| match e {
             StoreError::Sealed(_) => Refusal::quarantined(kid, number),
             _ => store_down(),

@@ -86,7 +86,7 @@ impl Lifecycle {
     }
 
     fn wrapped_version(
-        &self,
+        &mut self,
         call: &CallContext,
         kid: &Kid,
         ask: &ExportKey,

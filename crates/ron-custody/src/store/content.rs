@@ -1,0 +1,81 @@
+//! What the tables hold at one moment.
+
+use std::sync::Arc;
+
+use ron_proto::values::Timestamp;
+use ron_service::records::{Row, Statements};
+
+use super::db::{bytes, optional, unsigned};
+use super::log_key::{self, LogIdentity, record_name as log_key_name};
+use super::policy::{self, StoredPolicy};
+use super::record::{Loaded, Trust, load_records};
+use super::seal::Sealer;
+use super::{StoreError, ops};
+use crate::backend::Backends;
+
+pub(super) struct StoreRow {
+    pub(super) store_id: [u8; 16],
+    pub(super) salt: [u8; 16],
+    pub(super) version: u64,
+    pub(super) seal_check: Vec<u8>,
+    pub(super) log_origin: String,
+    pub(super) log_key: Vec<u8>,
+    pub(super) log_key_created: Timestamp,
+    pub(super) mac: Vec<u8>,
+    pub(super) tpm_counter: Option<u64>,
+}
+
+impl StoreRow {
+    fn of(row: &Row) -> Result<Self, StoreError> {
+        Ok(Self {
+            store_id: bytes(row, 0)?,
+            salt: bytes(row, 1)?,
+            version: unsigned(row, 2)?,
+            seal_check: row.blob(3)?.to_vec(),
+            log_origin: row.text(4)?.to_owned(),
+            log_key: row.blob(5)?.to_vec(),
+            log_key_created: Timestamp(unsigned(row, 6)?),
+            mac: row.blob(7)?.to_vec(),
+            tpm_counter: optional(row, 8)?,
+        })
+    }
+
+    /// `None` when there is no store yet.
+    pub(super) fn find(tx: &mut dyn Statements) -> Result<Option<Self>, StoreError> {
+        let sql =
+            "SELECT store_id, salt, version, seal_check, log_origin, log_key, log_key_created, mac,
+                     tpm_counter FROM store";
+        let rows = tx.query(sql, &[])?;
+        rows.first().map(Self::of).transpose()
+    }
+}
+
+/// Everything in the tables at one moment. The store's MAC is still to be checked.
+pub(super) struct Content {
+    pub(super) row: StoreRow,
+    pub(super) log: LogIdentity,
+    pub(super) loaded: Loaded,
+    pub(super) policy: Option<StoredPolicy>,
+    pub(super) damaged_ops: Vec<String>,
+}
+
+impl Content {
+    pub(super) fn read(
+        tx: &mut dyn Statements,
+        row: StoreRow,
+        sealer: &Arc<Sealer>,
+        backends: &Backends,
+        trust: Trust,
+    ) -> Result<Self, StoreError> {
+        let (key, _) = sealer.open(&log_key_name(1, row.log_key_created), &row.log_key)?;
+        let mut log = LogIdentity::new(row.log_origin.clone(), key, row.log_key_created);
+        log_key::load(tx, sealer, &mut log)?;
+        Ok(Self {
+            loaded: load_records(tx, sealer, backends, trust)?,
+            policy: policy::load(tx)?,
+            damaged_ops: ops::damaged(tx, sealer)?,
+            row,
+            log,
+        })
+    }
+}

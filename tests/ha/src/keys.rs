@@ -1,0 +1,384 @@
+//! The store of keys in an engine: the same as in a file, and what holds when several nodes have it open.
+
+use std::sync::Arc;
+
+use ron_custody::backend::Backends;
+use ron_custody::keys::note::Checkpoint;
+use ron_custody::store::{
+    Change, KeyStore, MIGRATIONS, OpName, OpRecord, OpRow, SealSource, StoreError, StoreSettings,
+};
+use ron_kernel::{SeededRandom, SystemClock};
+use ron_proto::kms::{KeyBackend, KeyState, PayloadPolicy};
+use ron_proto::values::{Alg, Kid, OpId, Tenant, Timestamp};
+use ron_service::Store;
+use ron_service::records::{FileRecords, RecordStore};
+use tempfile::TempDir;
+use uuid::Uuid;
+
+/// A seal key that every node was given.
+fn seal_key(dir: &TempDir, name: &str, digit: char) -> SealSource {
+    let path = dir.path().join(name);
+    std::fs::write(&path, digit.to_string().repeat(64)).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    std::fs::set_permissions(&path, mode).unwrap();
+    SealSource::KeyFile {
+        path,
+        may_create: false,
+    }
+}
+
+fn open(
+    records: Box<dyn RecordStore>,
+    seal: &SealSource,
+    seed: u64,
+) -> Result<KeyStore, StoreError> {
+    let settings = StoreSettings {
+        home: None,
+        seal: seal.clone(),
+        origin: Some("kms.example/audit".into()),
+    };
+    let backends = Backends::new(KeyBackend::File, Vec::new(), SystemClock::shared());
+    let random = Arc::new(SeededRandom::new(seed));
+    KeyStore::open_in(records, &settings, backends, random, Timestamp(1))
+}
+
+fn in_memory() -> Box<dyn RecordStore> {
+    Box::new(FileRecords::new(Store::memory(MIGRATIONS).unwrap()))
+}
+
+fn kid(number: u128, alg: Alg) -> Kid {
+    Kid {
+        tenant: tenant(),
+        purpose: "keys".parse().unwrap(),
+        alg,
+        id: Uuid::from_u128(number),
+    }
+}
+
+fn tenant() -> Tenant {
+    "shop".parse().unwrap()
+}
+
+fn op(number: u128) -> OpRow {
+    OpRow {
+        tenant: tenant(),
+        op_id: OpId(Uuid::from_u128(number)),
+        body: [7; 32],
+        now: Timestamp(1_000),
+    }
+}
+
+/// Commits a change and completes it.
+fn commit(store: &mut KeyStore, change: Change, number: u128) -> Result<(), StoreError> {
+    store.commit(change, &op(number), b"leaf", 3)?;
+    let pending = store.pending()?.expect("it was committed");
+    store.complete(&pending, number as u64, "answer")
+}
+
+fn make(store: &mut KeyStore, number: u128, alg: Alg) -> Kid {
+    let kid = kid(number, alg);
+    let change = store.new_key(&kid, KeyBackend::File, PayloadPolicy::Any, Timestamp(5));
+    commit(store, change.unwrap(), number).unwrap();
+    kid
+}
+
+fn destruction(store: &KeyStore, kid: &Kid) -> Change {
+    let mut meta = store.meta(kid).unwrap().clone();
+    (meta.destroyed, meta.destroy_at) = (true, Some(Timestamp(9)));
+    Change {
+        erase: true,
+        ..Change::of(kid, meta)
+    }
+}
+
+/// What readers see of a store, but for the keys themselves, which are made at random.
+fn shown(store: &KeyStore) -> Vec<String> {
+    let index = store.index();
+    let keys = index.keys.values().map(|key| {
+        let births: Vec<_> = key.versions.iter().map(|v| (v.created, v.birth)).collect();
+        let state = (key.state, key.head, key.secret.is_some(), key.secrets.len());
+        format!("{} {state:?} {births:?}", key.kid)
+    });
+    keys.collect()
+}
+
+/// Everything that a store is asked for; the same on every engine.
+fn changes(store: &mut KeyStore, reopen: impl Fn() -> KeyStore) -> Vec<String> {
+    let signs = make(store, 1, Alg::Ed25519);
+    let wraps = make(store, 2, Alg::Aes256Gcm);
+    let change = store.next_version(&signs, Timestamp(6)).unwrap();
+    commit(store, change, 3).unwrap();
+    assert_eq!(
+        store.reserve_uses(&wraps, 1, 100, 250).unwrap(),
+        Some((0, 100))
+    );
+    assert_eq!(
+        store.reserve_uses(&wraps, 1, 200, 250).unwrap(),
+        Some((100, 250))
+    );
+    assert_eq!(store.reserve_uses(&wraps, 1, 200, 250).unwrap(), None);
+    let note = Checkpoint {
+        size: 4,
+        root: [4; 32],
+    };
+    store.advance_note(&signs, &note).unwrap();
+    let gone = make(store, 4, Alg::EcdsaP256);
+    let change = destruction(store, &gone);
+    commit(store, change, 5).unwrap();
+    let found = |store: &mut KeyStore, number, now| {
+        let tenant = tenant();
+        let name: OpName<'_> = (&tenant, OpId(Uuid::from_u128(number)));
+        store.find_op(name, Timestamp(now)).unwrap()
+    };
+    let known = Some(OpRecord::Known {
+        body: [7; 32],
+        answer: Some("answer".into()),
+    });
+    assert_eq!(found(store, 3, 2_000), known);
+    assert_eq!(found(store, 3, 2_000 + 24 * 3_600_000), None);
+    assert_eq!(found(store, 99, 2_000), None);
+    // A change whose leaf is not known to be durable is still pending when the store is opened again.
+    let change = store.next_version(&signs, Timestamp(8)).unwrap();
+    store.commit(change, &op(6), b"its leaf", 7).unwrap();
+    let mut again = reopen();
+    assert_eq!(shown(&again), shown(store));
+    let public = |store: &KeyStore| store.key(&signs).unwrap().to_doc("log");
+    assert_eq!(public(&again), public(store));
+    assert_eq!(again.note_head(&signs), Some(note));
+    assert_eq!(again.uses_reserved(&wraps, 1), 250);
+    assert!(again.reopen(&signs, 1).unwrap().is_some());
+    assert!(again.reopen(&gone, 1).is_err(), "its header is no record");
+    let pending = again.pending().unwrap().expect("it was committed");
+    assert_eq!(
+        (pending.leaf.as_slice(), pending.log_size),
+        (&b"its leaf"[..], 7)
+    );
+    again.complete(&pending, 8, "later").unwrap();
+    assert_eq!(again.pending().unwrap(), None);
+    let key = again.key(&signs).unwrap();
+    assert_eq!((key.head, key.versions[2].birth), (3, 8));
+    assert_eq!(again.key(&gone).unwrap().state, KeyState::Destroyed);
+    shown(&again)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_is_made_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let seal = seal_key(&dir, "seal", 'a');
+        let mut store = open(in_memory(), &seal, 1).unwrap();
+        let kid = make(&mut store, 1, Alg::Ed25519);
+        assert!(!store.refresh().unwrap(), "nothing has changed");
+        assert_eq!(store.key(&kid).unwrap().head, 1);
+    }
+
+    #[cfg(feature = "postgres")]
+    mod postgres {
+        use std::sync::Mutex;
+        use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+        use std::time::Duration;
+
+        use ron_files::SimDisk;
+        use ron_kernel::Deadline;
+        use ron_pg::{Durability, PgLogOptions, PgLogStore};
+        use ron_service::records::{PgRecordOptions, PgRecords};
+        use ron_tlog::append::{EngineError, EngineLog};
+        use ron_tlog::store::StoreError as LogError;
+
+        use super::*;
+        use crate::cluster::{Cluster, waiter};
+        use crate::contract::{TwoHosts as _, soon, wait_for};
+        use crate::log;
+        use crate::postgres::PgRig;
+
+        fn records(rig: &PgRig, schema: &str, node: &str) -> Box<dyn RecordStore> {
+            let options = PgRecordOptions {
+                schema: schema.into(),
+                ..rig.record_options(node, MIGRATIONS)
+            };
+            Box::new(PgRecords::new(options, waiter()))
+        }
+
+        #[test]
+        fn keys_in_postgresql() {
+            let rig = PgRig::new(Cluster::pair(), Durability::Standby);
+            let dir = tempfile::tempdir().unwrap();
+            let seal = seal_key(&dir, "seal", 'a');
+            the_same_in_a_file_and_in_the_engine(&rig, &seal);
+            nodes_that_start_at_once_have_one_store(&rig, &seal);
+            a_node_with_another_seal_key_is_refused(&rig, &seal, &seal_key(&dir, "other", 'b'));
+            a_change_is_decided_from_the_newest_keys(&rig, &seal);
+            no_use_number_is_given_to_two_nodes(&rig, &seal);
+            a_destruction_that_was_acknowledged_is_final(&rig, &seal);
+            a_change_without_an_answer_is_found(&rig, &seal);
+        }
+
+        fn the_same_in_a_file_and_in_the_engine(rig: &PgRig, seal: &SealSource) {
+            let at = |node: &str| open(records(rig, "keys_same", node), seal, 7).unwrap();
+            let in_engine = changes(&mut at("a"), || at("b"));
+            let dir = tempfile::tempdir().unwrap();
+            let home = ron_files::Dir::os(dir.path());
+            let file = || {
+                let store = Store::open_without_copies(&home, "keys.db", MIGRATIONS);
+                open(Box::new(FileRecords::new(store.unwrap())), seal, 7).unwrap()
+            };
+            assert_eq!(in_engine, changes(&mut file(), file));
+        }
+
+        fn nodes_that_start_at_once_have_one_store(rig: &PgRig, seal: &SealSource) {
+            let mut stores = ron_kernel::scoped(3, |at| {
+                open(records(rig, "keys_once", &format!("{at}")), seal, at as u64).unwrap()
+            });
+            let kid = make(&mut stores[0], 1, Alg::Ed25519);
+            for store in &mut stores[1..] {
+                assert!(store.refresh().unwrap());
+                assert!(store.meta(&kid).is_some());
+            }
+        }
+
+        fn a_node_with_another_seal_key_is_refused(
+            rig: &PgRig,
+            seal: &SealSource,
+            other: &SealSource,
+        ) {
+            let mut a = open(records(rig, "keys_seal", "a"), seal, 1).unwrap();
+            let before = shown(&a);
+            let refused = open(records(rig, "keys_seal", "b"), other, 2).err();
+            assert!(
+                matches!(refused, Some(StoreError::WrongSealKey)),
+                "{refused:?}"
+            );
+            assert!(!a.refresh().unwrap());
+            assert_eq!(shown(&a), before);
+        }
+
+        fn a_change_is_decided_from_the_newest_keys(rig: &PgRig, seal: &SealSource) {
+            let [mut a, mut b] =
+                ["a", "b"].map(|node| open(records(rig, "keys_two", node), seal, 1).unwrap());
+            let kid = make(&mut a, 1, Alg::Ed25519);
+            assert!(b.refresh().unwrap());
+            let late = b.next_version(&kid, Timestamp(7)).unwrap();
+            let change = destruction(&a, &kid);
+            commit(&mut a, change, 2).unwrap();
+            let moved = b.commit(late, &op(3), b"leaf", 0);
+            assert!(matches!(moved, Err(StoreError::Moved)), "{moved:?}");
+            assert_eq!(
+                b.key(&kid).unwrap().state,
+                KeyState::Active,
+                "as it was read"
+            );
+            let note = Checkpoint {
+                size: 1,
+                root: [1; 32],
+            };
+            let moved = b.advance_note(&kid, &note);
+            assert!(matches!(moved, Err(StoreError::Moved)), "{moved:?}");
+            assert!(b.refresh().unwrap());
+            assert_eq!(b.key(&kid).unwrap().state, KeyState::Destroyed);
+            assert!(b.key(&kid).unwrap().secret.is_none());
+            assert_eq!(shown(&a), shown(&b));
+        }
+
+        fn no_use_number_is_given_to_two_nodes(rig: &PgRig, seal: &SealSource) {
+            let mut first = open(records(rig, "keys_uses", "first"), seal, 1).unwrap();
+            let kid = make(&mut first, 1, Alg::Aes256Gcm);
+            let blocks = Mutex::new(Vec::new());
+            ron_kernel::scoped(3, |at| {
+                let node = format!("{at}");
+                let mut store = open(records(rig, "keys_uses", &node), seal, 2).unwrap();
+                for _ in 0..5 {
+                    let block = store.reserve_uses(&kid, 1, 10, 1_000).unwrap();
+                    blocks.lock().unwrap().push(block.unwrap());
+                }
+            });
+            let mut blocks = blocks.into_inner().unwrap();
+            blocks.sort_unstable();
+            let expected: Vec<_> = (0..15).map(|n| (n * 10, n * 10 + 10)).collect();
+            assert_eq!(blocks, expected);
+            assert!(first.refresh().unwrap());
+            assert_eq!(first.uses_reserved(&kid, 1), 150);
+        }
+
+        /// A node signs as fast as it can, from keys that it has read some time ago, while another one destroys the key. What it
+        /// begins after the destruction was acknowledged has no leaf, so that no answer of it can leave.
+        fn a_destruction_that_was_acknowledged_is_final(rig: &PgRig, seal: &SealSource) {
+            const ROUNDS: u128 = 15;
+            let open = |node: &str| open(records(rig, "keys_final", node), seal, 1).unwrap();
+            let (a, b) = (Mutex::new(open("a")), Mutex::new(open("b")));
+            let options = PgLogOptions {
+                guard: Some("keys_final.store".into()),
+                ..rig.options("final b", "b")
+            };
+            let session = || Box::new(PgLogStore::new(options.clone(), waiter()));
+            let disk = Arc::new(SimDisk::new());
+            let log = EngineLog::open(disk, log::dir(), log::options(), session(), session());
+            let mut log = log.unwrap();
+            log::take_over(&mut log);
+            let log = Mutex::new(log);
+            for round in 0..ROUNDS {
+                let kid = make(&mut a.lock().unwrap(), 10 * round, Alg::Ed25519);
+                let (signed, is_gone) = (AtomicU64::new(0), AtomicBool::new(false));
+                ron_kernel::scoped(2, |node| {
+                    if node == 0 {
+                        let mut store = a.lock().unwrap();
+                        let change = destruction(&store, &kid);
+                        wait_for("signatures", || {
+                            signed.load(Ordering::SeqCst) > round as u64 % 5
+                        });
+                        commit(&mut store, change, 10 * round + 1).unwrap();
+                        is_gone.store(true, Ordering::SeqCst);
+                        return;
+                    }
+                    let (mut store, mut log) = (b.lock().unwrap(), log.lock().unwrap());
+                    store.refresh().unwrap();
+                    let by = Deadline::within(Duration::from_secs(60));
+                    while store
+                        .key(&kid)
+                        .is_some_and(|key| key.state == KeyState::Active)
+                    {
+                        assert!(!by.expired(), "the destruction is not seen");
+                        let was_gone = is_gone.load(Ordering::SeqCst);
+                        let leaf = [format!("sign {kid}")];
+                        match log.append_once(&leaf, Some(store.version()), &[], soon()) {
+                            Ok(_) => {
+                                assert!(!was_gone, "a signature with a destroyed key");
+                                signed.fetch_add(1, Ordering::SeqCst);
+                            }
+                            Err(EngineError::Store(LogError::Stale)) => {
+                                assert!(store.refresh().unwrap(), "there was something to read");
+                            }
+                            Err(error) => panic!("{error:?}"),
+                        }
+                    }
+                });
+                assert!(is_gone.into_inner() && signed.into_inner() > 0);
+            }
+        }
+
+        /// The standby is stopped while a change commits: nobody knows what became of it until it is back.
+        fn a_change_without_an_answer_is_found(rig: &PgRig, seal: &SealSource) {
+            let mut store = open(records(rig, "keys_unknown", "a"), seal, 1).unwrap();
+            let kid = make(&mut store, 1, Alg::Ed25519);
+            let version = store.version();
+            let change = destruction(&store, &kid);
+            rig.set_standby(false);
+            let unknown = store.commit(change, &op(2), b"leaf", 0);
+            assert!(
+                matches!(unknown, Err(StoreError::Unknown(_))),
+                "{unknown:?}"
+            );
+            assert!(store.refresh().is_err(), "it is still not known");
+            rig.set_standby(true);
+            let by = Deadline::within(Duration::from_secs(60));
+            while let Err(error) = store.refresh() {
+                assert!(!by.expired(), "{error}");
+            }
+            assert_eq!(store.version(), version + 1);
+            assert_eq!(store.key(&kid).unwrap().state, KeyState::Destroyed);
+            assert!(store.pending().unwrap().is_some());
+        }
+    }
+}
