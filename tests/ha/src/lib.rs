@@ -25,6 +25,7 @@ mod protocol;
 pub mod records;
 #[cfg(feature = "postgres")]
 pub mod services;
+pub mod shared_log;
 #[cfg(all(test, feature = "postgres"))]
 mod wallets;
 #[cfg(all(test, feature = "postgres"))]

@@ -121,6 +121,7 @@ mod tests {
         // The rules of a store come last: they take the primary away.
         let nodes = crate::log::rules()
             .into_iter()
+            .chain(crate::shared_log::rules())
             .chain(crate::ledger::rules())
             .chain(crate::migrate::rules());
         for (rule, check) in nodes.chain(rules()) {
