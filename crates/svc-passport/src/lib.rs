@@ -24,6 +24,7 @@ mod issue;
 mod keys;
 mod lists;
 mod metrics;
+mod node;
 mod policy;
 mod publish;
 mod revoke;

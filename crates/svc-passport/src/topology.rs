@@ -43,6 +43,15 @@ pub static POLICY: ThreadSpec = ThreadSpec {
     job: "reads the signed issuer policy from its files or URL and puts newer ones in force",
 };
 
+/// Keeps the tables of a log in an engine.
+pub static UPKEEP: ThreadSpec = ThreadSpec {
+    name: "pass-upkeep",
+    count: Count::One,
+    stage: Stage::Background,
+    critical: false,
+    job: "makes and tends the tables of a log of revocations in a database",
+};
+
 /// Grants waiting for a signature.
 pub static ISSUE_QUEUE: QueueSpec = QueueSpec {
     name: "issue",
@@ -114,7 +123,7 @@ pub static STORE: LockSpec = LockSpec {
 pub static TOPOLOGY: Topology = ron_service::topology! {
     service: "svc-passport",
     prefix: "pass",
-    threads: [ISSUER, REVOKER, KEYS, PUBLISHER, POLICY],
+    threads: [ISSUER, REVOKER, KEYS, PUBLISHER, POLICY, UPKEEP],
     queues: [ISSUE_QUEUE, REVOKE_QUEUE, PUBLISH_QUEUE],
     locks: [ASSERTIONS, PROOFS, LISTS, PUBLISHED, ISSUE_HEALTH, STORE],
 };

@@ -8,6 +8,8 @@ pub mod cluster;
 pub mod contract;
 #[cfg(all(test, feature = "postgres"))]
 mod hosts;
+#[cfg(all(test, feature = "postgres"))]
+mod issuers;
 pub mod ledger;
 #[cfg(all(test, feature = "postgres"))]
 mod ledgers;

@@ -11,6 +11,7 @@ mod verify;
 mod well_known;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use ron_auth::RevocationView;
 use ron_auth::{RonAuthorizer, TokenCache};
@@ -57,6 +58,8 @@ pub struct Api {
     pub guesses: Option<TokenBuckets>,
     /// Cache of valid tokens.
     pub judged: TokenCache<judge::VerifiedToken>,
+    /// How old the revocations may be by which other nodes issue; `None` when there are no others.
+    pub others_max_age: Option<Duration>,
     pub view: Arc<Snapshot<RevocationView>>,
     /// Jobs for the issuers.
     pub issue: Sender<IssueJob>,
