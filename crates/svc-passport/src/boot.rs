@@ -24,6 +24,7 @@ use crate::keys::{KeeperParts, KeyKeeper, KeyRead};
 use crate::lists::{KnownLists, Lists};
 use crate::metrics::Metrics;
 use crate::node::{self, Node};
+use crate::once;
 use crate::policy::{Limits, PqMode};
 use crate::publish::holders::Holders;
 use crate::publish::{PublishEvent, Publisher, PublisherParts};
@@ -114,6 +115,7 @@ impl Service for SvcPassport {
             .spawn(&POLICY, move |ctx| policies.run(ctx, every));
         let shared = core.settings.keys.log_engine();
         let others_max_age = shared.map(|_| core.settings.keys.revocation_max_age);
+        let once = node::once(&chassis, core.settings.keys.records_engine())?;
         let takes_certs = chassis.config.with(|config| {
             let settings = config.chassis();
             settings.tls_enabled && settings.tls_client_ca.is_some()
@@ -125,7 +127,12 @@ impl Service for SvcPassport {
             policy: core.policy,
             limits,
             clients,
-            proofs: Proofs::new(core.settings.keys.require_nonce, &*chassis.random),
+            proofs: Proofs::new(
+                core.settings.keys.require_nonce,
+                &*chassis.random,
+                once.clone(),
+            ),
+            once,
             auth,
             keys,
             checks: shares(core.settings.keys.checks_per_second),
@@ -153,9 +160,12 @@ fn shares(per_second: u32) -> Option<TokenBuckets> {
 fn declare(chassis: &Chassis, auth: &RonAuthorizer) {
     auth.declare_reasons(ClientReject::ALL.map(ClientReject::reason));
     auth.declare_reasons(["client_guesses", "issuer_policy", "proofs_several"]);
+    auth.declare_reasons(["proofs_untaken"]);
     let causes = ["issue", "note", "policy", "pq", "store", "verify"];
     chassis.ready.declare(&causes);
-    chassis.ready.declare(&[revoke::READ_CAUSE, node::TABLES]);
+    chassis
+        .ready
+        .declare(&[revoke::READ_CAUSE, node::TABLES, once::CAUSE]);
     chassis.capabilities(&[
         "dpop",
         "introspect",

@@ -25,6 +25,7 @@ mod keys;
 mod lists;
 mod metrics;
 mod node;
+mod once;
 mod policy;
 mod publish;
 mod revoke;

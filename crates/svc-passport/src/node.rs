@@ -4,14 +4,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ron_files::Dir;
-use ron_kernel::{Deadline, ThreadCtx};
+use ron_kernel::{Deadline, ThreadCtx, queue};
 use ron_service::log_host::note_key::KEY_FILE;
+use ron_service::records::Engine;
 use ron_service::{Chassis, ReadyBoard, StartError};
 use ron_tlog::store::{LogSessions, LogStore, LogUpkeep, StoreError};
 
+use crate::once::{self, Once};
 use crate::revoke::{HeadAge, SharedTimes};
 use crate::settings::Settings;
-use crate::topology::UPKEEP;
+use crate::topology::{ONCE, ONCE_QUEUE, UPKEEP};
 
 /// Maximum wait for the engine at the first start of a node, which has no key yet.
 const FIRST_POLL: Duration = Duration::from_secs(10);
@@ -117,6 +119,29 @@ pub fn spawn(chassis: &Chassis, node: Option<Node>) {
             None
         },
     );
+}
+
+/// Starts the thread that takes ids of proofs and assertions for all nodes; without an engine it only idles.
+pub fn once(chassis: &Chassis, engine: Option<Engine>) -> Result<Option<Arc<Once>>, StartError> {
+    let sup = &chassis.sup;
+    let Some(engine) = engine else {
+        sup.spawn(&ONCE, ThreadCtx::wait_for_shutdown);
+        return Ok(None);
+    };
+    let opened = engine.open(&once::MIGRATIONS, &chassis.peers.net, &*chassis.random);
+    let records = opened.map_err(StartError::failed)?;
+    let (ids, asked) = queue(&ONCE_QUEUE, ONCE_QUEUE.capacity, &chassis.km);
+    let (clock, ready, fatal) = (chassis.clock.clone(), chassis.ready.clone(), sup.clone());
+    sup.spawn_owner(
+        &ONCE,
+        records,
+        move |mut records, ctx| once::run(ctx, &asked, &mut *records, (&clock, &ready)),
+        move || {
+            fatal.set_fatal("the thread that takes ids of proofs panicked");
+            None
+        },
+    );
+    Ok(Some(Arc::new(Once(ids))))
 }
 
 fn tend(ctx: &ThreadCtx, mut upkeep: Box<dyn LogUpkeep>, ready: &ReadyBoard) {

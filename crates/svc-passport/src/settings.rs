@@ -52,6 +52,14 @@ ron_service::settings! {
         "log.commit_within" => log_commit_within: Duration = "3s", range("100ms", "1m"), restart(Clients);
         /// With `log.url`: tokens are issued only while the end of the log was read within this time. It is read four times as often.
         "revocation_max_age" => revocation_max_age: Duration = "2s", range("500ms", "1m"), restart(Clients);
+        /// PostgreSQL database in which ids of DPoP proofs and client assertions are recorded that were used, as libpq takes it: each
+        /// counts once at all issuers of the database. Required with `log.url`. Without it they are in memory, and those of assertions
+        /// in the data directory too.
+        "records.url" => records_url: Option<String>, restart(Clients);
+        /// Schema in the database.
+        "records.schema" => records_schema: String = "svc_passport_records", restart(Clients);
+        /// What makes a record durable beyond one host, as `log.durability`.
+        "records.durability" => records_durability: EngineDurability = "standby", restart(Clients);
         /// Base URL of ron-kms.
         "kms.url" => kms_url: String = "http://127.0.0.1:7440", restart(Clients);
         /// Service token for ron-kms, mode 0600.
@@ -139,6 +147,13 @@ impl ServiceSettings for Settings {
         if let Some(why) = keys.log_engine().and_then(|engine| engine.fault()) {
             problems.push(config.problem(Keys::log_url, why));
         }
+        if let Some(why) = keys.records_engine().and_then(|engine| engine.fault()) {
+            problems.push(config.problem(Keys::records_url, why));
+        }
+        if keys.log_url.is_some() && keys.records_url.is_none() {
+            let why = "is not set, and log.url is: each of several issuers would take a proof or assertion once";
+            problems.push(config.problem(Keys::records_url, why));
+        }
         check_pq(config, &keys, &mut problems);
         check_note_keys(config, &keys, &mut problems);
         let clients = clients(config, &keys, &mut problems);
@@ -176,6 +191,17 @@ impl Keys {
             url: self.log_url.clone()?,
             schema: self.log_schema.clone(),
             durability: self.log_durability,
+        })
+    }
+}
+
+impl Keys {
+    /// The engine of used ids; `None` when they are this node's alone.
+    pub fn records_engine(&self) -> Option<Engine> {
+        Some(Engine {
+            url: self.records_url.clone()?,
+            schema: self.records_schema.clone(),
+            durability: self.records_durability,
         })
     }
 }

@@ -5,10 +5,11 @@ use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ron_auth::policy_note;
+use ron_auth::dpop::make_proof;
+use ron_auth::{Holder, client_secret, policy_note, service_token};
 use ron_client::{Credential, KmsClient};
 use ron_crypto::sign::Ed25519Key;
-use ron_http::{ClientConfig, HttpClient, Method, Reply};
+use ron_http::{Call, ClientConfig, HttpClient, Method, Reply};
 use ron_kernel::{Clock as _, SystemClock};
 use ron_kms::RonKms;
 use ron_ledger::RonLedger;
@@ -25,6 +26,11 @@ use tempfile::TempDir;
 use crate::cluster::Cluster;
 use crate::contract::{soon, wait_for};
 use crate::services::{Caller, private_dir, put, start, stop, try_start};
+
+/// The secret of the client `robot`.
+fn secret() -> String {
+    client_secret::generate("robot", &[57; 32])
+}
 
 const ISSUER: &str = "http://issuer.example";
 
@@ -48,10 +54,11 @@ struct Rig {
 /// Writes the issuer policy; returns the key that has signed it.
 fn write_policy(files: &TempDir) -> String {
     let key = Ed25519Key::from_seed(&[53; 32]);
-    let policy = json!({"version": 1, "clients": [{
-        "client_id": "teller", "tenant": "default", "subjects": ["user:*"], "max_ttl_s": 900, "exchange": true,
-        "audiences": [{"audience": "ron-ledger", "scopes": ["ledger:read"]}]
-    }]});
+    let rule = |id: &str| {
+        json!({"client_id": id, "tenant": "default", "subjects": ["user:*"], "max_ttl_s": 900,
+            "audiences": [{"audience": "ron-ledger", "scopes": ["ledger:read"]}]})
+    };
+    let policy = json!({"version": 1, "clients": [rule("teller"), rule("robot")]});
     let bytes = jcs::canonicalize(&policy);
     let sig = PolicySig {
         alg: "ed25519".to_owned(),
@@ -140,10 +147,13 @@ impl Rig {
 
     fn try_start(&self, node: usize) -> Result<Running, String> {
         let admin = ["passport:admin", "passport:introspect"];
+        let url = self.cluster.primary.url();
         try_start::<SvcPassport>(&format!(
-            "data_dir = \"{}\"\nissuer = \"{ISSUER}\"\n[log]\nurl = \"{}\"\n{}{}{}{}",
+            "data_dir = \"{}\"\nissuer = \"{ISSUER}\"\npublic_url = [\"http://node-{node}\", \"{ISSUER}\"]\n\
+             [log]\nurl = \"{url}\"\n[records]\nurl = \"{url}\"\n\
+             [[clients]]\nid = \"robot\"\nsecret_sha256 = [\"{}\"]\n{}{}{}{}",
             self.dirs[node].path().display(),
-            self.cluster.primary.url(),
+            service_token::hash(&secret()),
             self.keys,
             self.operator.principal(&admin),
             self.teller.principal(&["passport:issue"]),
@@ -207,6 +217,27 @@ impl Rig {
             true
         });
         token
+    }
+
+    /// A token request of the client `robot` with a proof; status and code of its answer.
+    fn prove(&self, node: &Running, proof: &str) -> (u16, String) {
+        let form = format!(
+            "grant_type=client_credentials&client_id=robot&client_secret={}&audience=ron-ledger",
+            secret()
+        );
+        let called = self.operator.http.call(Call {
+            method: Method::POST,
+            url: &format!("{}/oauth2/token", node.api_url()),
+            headers: &[("DPoP", proof)],
+            body: Some(form.into_bytes()),
+            content_type: Some("application/x-www-form-urlencoded"),
+            deadline: soon(),
+            idempotent: false,
+        });
+        let reply = called.expect("the service answers");
+        let told: Value = serde_json::from_slice(&reply.body).expect("JSON");
+        let code = told["error"].as_str().unwrap_or_default().to_owned();
+        (reply.status, code)
     }
 
     fn revoke(&self, node: &Running, what: &Value) -> Reply {
@@ -332,6 +363,59 @@ fn two_issuers_revoke_at_once_and_no_event_is_lost() {
     assert_eq!(rig.wait_for_one_feed(&[one, two]).len() as u64, before + 1);
     for ledger in ledgers {
         stop(ledger);
+    }
+}
+
+/// A proof that two nodes get at once counts at one of them.
+#[test]
+fn a_proof_counts_once_at_two_issuers() {
+    let rig = Rig::new(Cluster::pair());
+    let nodes = rig.start_both();
+    let holder = Holder::new(Ed25519Key::from_seed(&[9; 32]));
+    let url = format!("{ISSUER}/oauth2/token");
+    let proof = |id: &str| {
+        let now_s = SystemClock.unix_ms() / 1000;
+        make_proof(&holder, "POST", &url, None, None, now_s, id)
+    };
+    wait_for("the database has the tables of both nodes", || {
+        let used = |n: usize| rig.prove(&nodes[n], &proof(&format!("first {n}"))).0;
+        // Each try uses an id up, also one that was refused.
+        [used(0), used(1)]
+            .iter()
+            .all(|status| [200, 400].contains(status))
+    });
+    let mut passed = 0;
+    for round in 0..10 {
+        let proof = proof(&format!("round {round}"));
+        let mut answers = ron_kernel::scoped(2, |n| rig.prove(&nodes[n], &proof));
+        answers.sort();
+        if answers[0].0 == 200 {
+            assert_ne!(answers[1].0, 200, "twice");
+            passed += u32::from(answers[1] == (400, "invalid_dpop_proof".to_owned()));
+        } else {
+            // A busy machine: no node knows in time, and none has issued a token.
+            assert!(
+                answers
+                    .iter()
+                    .all(|(status, _)| [400, 503].contains(status)),
+                "{answers:?}"
+            );
+        }
+        let again = rig.prove(&nodes[round % 2], &proof);
+        assert_ne!(again.0, 200);
+    }
+    assert!(passed > 0, "no proof was accepted");
+    rig.cluster.set_standby(false);
+    let (status, code) = rig.prove(&nodes[0], &proof("away"));
+    assert_eq!((status, code.as_str()), (503, "temporarily_unavailable"));
+    rig.cluster.set_standby(true);
+    wait_for("proofs are accepted again", || {
+        rig.prove(&nodes[0], &proof(&format!("{}", SystemClock.unix_ms())))
+            .0
+            == 200
+    });
+    for node in nodes {
+        stop(node);
     }
 }
 

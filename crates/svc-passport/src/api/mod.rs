@@ -25,6 +25,7 @@ use crate::dpop::Proofs;
 use crate::issue::{IssueJob, no_policy};
 use crate::keys::KeyKeeper;
 use crate::metrics::Metrics;
+use crate::once::Once;
 use crate::policy::{self, Grant, Limits, TokenRequest};
 use crate::publish::PublishEvent;
 use crate::revoke::{Revocation, RevokeEvent};
@@ -48,6 +49,8 @@ pub struct Api {
     pub clients: Arc<Snapshot<Clients>>,
     /// DPoP proofs of token requests.
     pub proofs: Proofs,
+    /// Takes ids that count at all nodes; `None` when there are no others.
+    pub once: Option<Arc<Once>>,
     /// Authorizes bearers of passports and service tokens at the OAuth endpoints.
     pub auth: Arc<RonAuthorizer>,
     pub keys: Arc<KeyKeeper>,

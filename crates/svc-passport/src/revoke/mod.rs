@@ -183,6 +183,9 @@ impl Revoker {
     /// Of a register whose log is in an engine.
     #[must_use]
     pub fn sharing(self, times: SharedTimes) -> Self {
+        // Another node may have revoked while this one was down.
+        self.ready
+            .missing(READ_CAUSE, "the log of revocations was not read yet");
         Self {
             shared: Some(times),
             ..self
