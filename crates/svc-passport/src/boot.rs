@@ -23,10 +23,14 @@ use crate::issue::{self, Issuer};
 use crate::keys::{KeeperParts, KeyKeeper, KeyRead};
 use crate::lists::{KnownLists, Lists};
 use crate::metrics::Metrics;
+use crate::node::{self, Node};
+use crate::once;
 use crate::policy::{Limits, PqMode};
 use crate::publish::holders::Holders;
 use crate::publish::{PublishEvent, Publisher, PublisherParts};
-use crate::revoke::{self, LOG_DIR, LogPlace, Register, RevocationStore, RevokeEvent, Revoker};
+use crate::revoke::{
+    self, LOG_DIR, LogPlace, Register, RevocationStore, RevokeEvent, Revoker, SharedPlace,
+};
 use crate::settings::{Settings, TABLE};
 use crate::sync::{InForce, PolicyKeeper};
 use crate::topology::{
@@ -75,7 +79,7 @@ impl Service for SvcPassport {
             auth,
             data_dir,
         } = boot;
-        let opened = open_register(&settings, data_dir.as_ref(), &chassis)?;
+        let mut opened = open_register(&settings, data_dir.as_ref(), &chassis)?;
         let assertions_used = opened.register.store().assertions();
         let used = assertions_used.map_err(StartError::failed)?;
         let host = LogHost {
@@ -93,7 +97,9 @@ impl Service for SvcPassport {
         let keys = Arc::new(core.keeper(&chassis, &limits));
         let policies = core.policies(&chassis)?;
         let queues = (revoke_rx, issue_rx, publish_rx);
-        core.spawn(&chassis, opened.register, &keys, queues);
+        let node = opened.node.take();
+        core.spawn(&chassis, (opened.register, node.as_ref()), &keys, queues);
+        node::spawn(&chassis, node);
         // The KMS may be unavailable: then the policy comes into force later.
         if let Err(why) = policies.refresh() {
             tracing::warn!(service = "svc-passport", event = "policy_refused", why = %why);
@@ -107,6 +113,9 @@ impl Service for SvcPassport {
         chassis
             .sup
             .spawn(&POLICY, move |ctx| policies.run(ctx, every));
+        let shared = core.settings.keys.log_engine();
+        let others_max_age = shared.map(|_| core.settings.keys.revocation_max_age);
+        let once = node::once(&chassis, core.settings.keys.records_engine())?;
         let takes_certs = chassis.config.with(|config| {
             let settings = config.chassis();
             settings.tls_enabled && settings.tls_client_ca.is_some()
@@ -118,12 +127,18 @@ impl Service for SvcPassport {
             policy: core.policy,
             limits,
             clients,
-            proofs: Proofs::new(core.settings.keys.require_nonce, &*chassis.random),
+            proofs: Proofs::new(
+                core.settings.keys.require_nonce,
+                &*chassis.random,
+                once.clone(),
+            ),
+            once,
             auth,
             keys,
             checks: shares(core.settings.keys.checks_per_second),
             guesses: shares(core.settings.keys.checks_per_second),
             judged: TokenCache::new(TOKENS_REMEMBERED),
+            others_max_age,
             view: core.view,
             issue,
             revoke: core.revoke,
@@ -145,8 +160,12 @@ fn shares(per_second: u32) -> Option<TokenBuckets> {
 fn declare(chassis: &Chassis, auth: &RonAuthorizer) {
     auth.declare_reasons(ClientReject::ALL.map(ClientReject::reason));
     auth.declare_reasons(["client_guesses", "issuer_policy", "proofs_several"]);
+    auth.declare_reasons(["proofs_untaken"]);
     let causes = ["issue", "note", "policy", "pq", "store", "verify"];
     chassis.ready.declare(&causes);
+    chassis
+        .ready
+        .declare(&[revoke::READ_CAUSE, node::TABLES, once::CAUSE]);
     chassis.capabilities(&[
         "dpop",
         "introspect",
@@ -180,6 +199,8 @@ struct Opened {
     register: Register,
     view: RevocationView,
     log_key: VerifierKey,
+    /// Of a log in an engine.
+    node: Option<Node>,
 }
 
 /// Opens database and log, in memory with amnesia on.
@@ -189,6 +210,7 @@ fn open_register(
     chassis: &Chassis,
 ) -> Result<Opened, StartError> {
     let origin = revocation_log::origin(&settings.issuer);
+    let session = node::session(chassis, settings, data_dir, &origin)?;
     let disk: SharedDisk;
     let (store, signer, dir, known);
     if let Some(home) = data_dir {
@@ -197,7 +219,9 @@ fn open_register(
         dir = home.file(LOG_DIR);
         store = RevocationStore::open(home);
         let log = home.join(LOG_DIR);
-        let fresh = !log.exists("log.meta").map_err(StartError::failed)?;
+        // A node without a key was refused, unless the log in the engine is new.
+        let there = log.exists("log.meta").map_err(StartError::failed)?;
+        let fresh = session.is_some() || !there;
         signer = note_key::load_or_make(home, &origin, &*chassis.random, fresh);
         // This service follows its own feed, too, and remembers the newest head.
         let seen = read_seen(home).map_err(StartError::failed)?;
@@ -221,19 +245,40 @@ fn open_register(
         )
     })?;
     let log_key = signer.verifier().clone();
-    let place = LogPlace {
-        disk,
-        dir: &dir,
-        signer: Arc::new(signer),
-        known: known.into_iter().collect(),
-        random: chassis.random.clone(),
+    let (signer, known) = (Arc::new(signer), known.into_iter().collect());
+    let random = chassis.random.clone();
+    let (opened, node) = match session {
+        None => {
+            let place = LogPlace {
+                disk,
+                dir: &dir,
+                signer,
+                known,
+                random,
+            };
+            (Register::open(store, place), None)
+        }
+        Some((session, node)) => {
+            let place = SharedPlace {
+                disk,
+                dir: &dir,
+                signer,
+                known,
+                random,
+                store: session,
+                within: node.within,
+                head: node.head.clone(),
+            };
+            (Register::open_shared(store, place), Some(node))
+        }
     };
-    let (mut register, view) = Register::open(store, place).map_err(StartError::failed)?;
+    let (mut register, view) = opened.map_err(StartError::failed)?;
     register.watch_disk(watch);
     Ok(Opened {
         register,
         view,
         log_key,
+        node,
     })
 }
 
@@ -346,7 +391,7 @@ impl Core {
     fn spawn(
         &self,
         chassis: &Chassis,
-        register: Register,
+        (register, node): (Register, Option<&Node>),
         keys: &Arc<KeyKeeper>,
         (revocations, jobs, documents): Queues,
     ) {
@@ -358,9 +403,13 @@ impl Core {
             (chassis.clock.clone(), self.metrics.clone()),
             chassis.ready.clone(),
         );
+        let revoker = match node {
+            Some(node) => revoker.sharing(node.times()),
+            None => revoker,
+        };
         let sup = &chassis.sup;
         sup.spawn(&REVOKER, move |ctx| revoker.run(ctx, &revocations));
-        let issuer = Arc::new(self.issuer(chassis, keys));
+        let issuer = Arc::new(self.issuer(chassis, keys, node));
         let tries = issuer.clone();
         let workers = issuer_threads(&self.settings, chassis);
         sup.spawn_pool(&ISSUER, workers, move |ctx| {
@@ -387,7 +436,7 @@ impl Core {
         });
     }
 
-    fn issuer(&self, chassis: &Chassis, keys: &Arc<KeyKeeper>) -> Issuer {
+    fn issuer(&self, chassis: &Chassis, keys: &Arc<KeyKeeper>, node: Option<&Node>) -> Issuer {
         Issuer {
             issuer_url: self.settings.issuer.clone(),
             public_url: self.public_url.clone(),
@@ -399,6 +448,7 @@ impl Core {
             keys: keys.clone(),
             health: self.health.clone(),
             view: self.view.clone(),
+            head: node.map(|node| node.head.clone()),
             policy: self.policy.clone(),
             clock: chassis.clock.clone(),
             random: chassis.random.clone(),

@@ -1,13 +1,16 @@
 //! DPoP at the token endpoint (RFC 9449 sections 5 and 8): proofs, and stateless nonces.
 
+use std::sync::Arc;
+
 use ron_auth::AuthReject;
 use ron_auth::ProofCache;
-use ron_auth::dpop::{ProofAsk, verify_proof};
+use ron_auth::dpop::{PROOF_AGE_S, ProofAsk, verify_proof};
 use ron_crypto::{ct, hash};
 use ron_http::Request;
 use ron_kernel::Random;
 use ron_proto::{Problem, b64};
 
+use crate::once::Once;
 use crate::topology::PROOFS;
 
 /// How long a nonce is the current one, in seconds; its predecessor is accepted too.
@@ -19,14 +22,17 @@ pub struct Proofs {
     seen: ProofCache,
     /// MAC key of the nonces; `None` requires no nonce.
     nonce_key: Option<[u8; 32]>,
+    /// Where ids are taken that count at all nodes; `None` when there are no others.
+    once: Option<Arc<Once>>,
 }
 
 impl Proofs {
     /// With `require_nonce`, proofs need a nonce; its key is random per process.
-    pub fn new(require_nonce: bool, random: &dyn Random) -> Self {
+    pub fn new(require_nonce: bool, random: &dyn Random, once: Option<Arc<Once>>) -> Self {
         Self {
             seen: ProofCache::new(&PROOFS),
             nonce_key: require_nonce.then(|| random.bytes()),
+            once,
         }
     }
 
@@ -68,12 +74,21 @@ impl Proofs {
         }
         // Last, so that only a proof that passed every other check uses up its id.
         proof.take(&self.seen, client, now_s)?;
+        if let Some(once) = &self.once {
+            let id = (proof.jkt.as_str(), proof.jti.as_str());
+            let until_s = proof.iat.saturating_add(PROOF_AGE_S);
+            match once.take("proof", id, until_s, req.deadline) {
+                Ok(true) => {}
+                Ok(false) => return Err(AuthReject::ProofReplay.into()),
+                Err(problem) => return Err(ProofRefused::NotTaken(Box::new(problem))),
+            }
+        }
         Ok(Some(proof.jkt))
     }
 }
 
 /// Why a proof was refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum ProofRefused {
     /// More than one header.
     Several,
@@ -81,6 +96,8 @@ pub enum ProofRefused {
     Nonce,
     /// The proof is invalid.
     Proof(AuthReject),
+    /// Whether another node has taken it is not known.
+    NotTaken(Box<Problem>),
 }
 
 impl From<AuthReject> for ProofRefused {
@@ -91,11 +108,12 @@ impl From<AuthReject> for ProofRefused {
 
 impl ProofRefused {
     /// The name in metrics and the log.
-    pub const fn reason(self) -> &'static str {
+    pub const fn reason(&self) -> &'static str {
         match self {
             Self::Several => "proofs_several",
             Self::Nonce => "proof_nonce",
             Self::Proof(reject) => reject.reason(),
+            Self::NotTaken(_) => "proofs_untaken",
         }
     }
 
@@ -109,6 +127,7 @@ impl ProofRefused {
                 full.problem().with_oauth("temporarily_unavailable")
             }
             Self::Proof(reject) => invalid(&reject.to_string()),
+            Self::NotTaken(problem) => problem.with_oauth("temporarily_unavailable"),
         }
     }
 }
@@ -124,7 +143,7 @@ mod tests {
     use super::*;
 
     fn proofs(require_nonce: bool, seed: u64) -> Proofs {
-        Proofs::new(require_nonce, &SeededRandom::new(seed))
+        Proofs::new(require_nonce, &SeededRandom::new(seed), None)
     }
 
     #[test]

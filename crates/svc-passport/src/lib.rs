@@ -24,6 +24,8 @@ mod issue;
 mod keys;
 mod lists;
 mod metrics;
+mod node;
+mod once;
 mod policy;
 mod publish;
 mod revoke;

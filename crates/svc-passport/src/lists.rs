@@ -21,6 +21,9 @@ const LIST_AGE_S: u64 = 3600;
 /// Seconds after its opening from which a list may be deleted: its age limit, one token lifetime, clock difference.
 pub const LIST_KEPT_S: u64 = LIST_AGE_S + TTL_S_MAX + 600;
 
+/// Bits of a list's number that count; those above are drawn where several nodes open lists.
+pub const LIST_OWN_BITS: u32 = 32;
+
 /// A stored status list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListRow {

@@ -8,6 +8,7 @@ use ron_proto::caveat::CaveatMaxima;
 use ron_proto::passport::TTL_S_MAX;
 use ron_service::config::{Blocks, ByteSize};
 use ron_service::pinned::KeyRing;
+use ron_service::records::{Engine, EngineDurability};
 use ron_service::{ChassisSettings, Config, ConfigProblem, ServiceSettings, Settings as _, Table};
 
 use crate::clients::{Client, SECRETS_MAX, SecretHash, client_keys};
@@ -38,6 +39,27 @@ ron_service::settings! {
     pub struct Keys {
         /// The iss of every token; a URL, compared byte for byte by verifiers.
         "issuer" => issuer: String = "http://127.0.0.1:7450", restart(Documents);
+        /// PostgreSQL database that keeps the log of revocations on two hosts, as libpq takes it; then any number of issuers of one
+        /// `issuer` run, and `data_dir` holds a copy. Use addresses, and `passfile` instead of a password. Needs a build with the
+        /// feature `postgres`.
+        "log.url" => log_url: Option<String>, restart(Clients);
+        /// Schema in the database.
+        "log.schema" => log_schema: String = "svc_passport", restart(Clients);
+        /// What makes a revocation durable beyond one host: `standby` for named synchronous standbys, `quorum` for any of several
+        /// under a failover manager with a watchdog, `storage` for a database whose storage is replicated.
+        "log.durability" => log_durability: EngineDurability = "standby", restart(Clients);
+        /// Maximum time of one commit in the database; after it the commit's outcome is not known yet.
+        "log.commit_within" => log_commit_within: Duration = "3s", range("100ms", "1m"), restart(Clients);
+        /// With `log.url`: tokens are issued only while the end of the log was read within this time. It is read four times as often.
+        "revocation_max_age" => revocation_max_age: Duration = "2s", range("500ms", "1m"), restart(Clients);
+        /// PostgreSQL database in which ids of DPoP proofs and client assertions are recorded that were used, as libpq takes it: each
+        /// counts once at all issuers of the database. Required with `log.url`. Without it they are in memory, and those of assertions
+        /// in the data directory too.
+        "records.url" => records_url: Option<String>, restart(Clients);
+        /// Schema in the database.
+        "records.schema" => records_schema: String = "svc_passport_records", restart(Clients);
+        /// What makes a record durable beyond one host, as `log.durability`.
+        "records.durability" => records_durability: EngineDurability = "standby", restart(Clients);
         /// Base URL of ron-kms.
         "kms.url" => kms_url: String = "http://127.0.0.1:7440", restart(Clients);
         /// Service token for ron-kms, mode 0600.
@@ -122,6 +144,16 @@ impl ServiceSettings for Settings {
     fn from_config(config: &Config) -> Result<Self, Vec<ConfigProblem>> {
         let keys: Keys = config.read().map_err(|problem| vec![problem])?;
         let mut problems = Vec::new();
+        if let Some(why) = keys.log_engine().and_then(|engine| engine.fault()) {
+            problems.push(config.problem(Keys::log_url, why));
+        }
+        if let Some(why) = keys.records_engine().and_then(|engine| engine.fault()) {
+            problems.push(config.problem(Keys::records_url, why));
+        }
+        if keys.log_url.is_some() && keys.records_url.is_none() {
+            let why = "is not set, and log.url is: each of several issuers would take a proof or assertion once";
+            problems.push(config.problem(Keys::records_url, why));
+        }
         check_pq(config, &keys, &mut problems);
         check_note_keys(config, &keys, &mut problems);
         let clients = clients(config, &keys, &mut problems);
@@ -148,6 +180,28 @@ impl ServiceSettings for Settings {
             limits: limits(&keys),
             clients,
             keys,
+        })
+    }
+}
+
+impl Keys {
+    /// The engine of the log of revocations; `None` when it is in files.
+    pub fn log_engine(&self) -> Option<Engine> {
+        Some(Engine {
+            url: self.log_url.clone()?,
+            schema: self.log_schema.clone(),
+            durability: self.log_durability,
+        })
+    }
+}
+
+impl Keys {
+    /// The engine of used ids; `None` when they are this node's alone.
+    pub fn records_engine(&self) -> Option<Engine> {
+        Some(Engine {
+            url: self.records_url.clone()?,
+            schema: self.records_schema.clone(),
+            durability: self.records_durability,
         })
     }
 }

@@ -43,6 +43,34 @@ pub static POLICY: ThreadSpec = ThreadSpec {
     job: "reads the signed issuer policy from its files or URL and puts newer ones in force",
 };
 
+/// Keeps the tables of a log in an engine.
+pub static UPKEEP: ThreadSpec = ThreadSpec {
+    name: "pass-upkeep",
+    count: Count::One,
+    stage: Stage::Background,
+    critical: false,
+    job: "makes and tends the tables of a log of revocations in a database",
+};
+
+/// Records ids of proofs and assertions that were used.
+pub static ONCE: ThreadSpec = ThreadSpec {
+    name: "pass-once",
+    count: Count::One,
+    stage: Stage::Write,
+    critical: false,
+    job: "takes ids of proofs and client assertions in a database, once for all issuers",
+};
+
+/// Ids that are to be used.
+pub static ONCE_QUEUE: QueueSpec = QueueSpec {
+    name: "once",
+    capacity: 512,
+    overflow: Overflow::RejectNew,
+    from: "API workers",
+    to: "pass-once",
+    when_full: "429 busy",
+};
+
 /// Grants waiting for a signature.
 pub static ISSUE_QUEUE: QueueSpec = QueueSpec {
     name: "issue",
@@ -114,7 +142,7 @@ pub static STORE: LockSpec = LockSpec {
 pub static TOPOLOGY: Topology = ron_service::topology! {
     service: "svc-passport",
     prefix: "pass",
-    threads: [ISSUER, REVOKER, KEYS, PUBLISHER, POLICY],
-    queues: [ISSUE_QUEUE, REVOKE_QUEUE, PUBLISH_QUEUE],
+    threads: [ISSUER, REVOKER, KEYS, PUBLISHER, POLICY, UPKEEP, ONCE],
+    queues: [ISSUE_QUEUE, REVOKE_QUEUE, PUBLISH_QUEUE, ONCE_QUEUE],
     locks: [ASSERTIONS, PROOFS, LISTS, PUBLISHED, ISSUE_HEALTH, STORE],
 };

@@ -10,6 +10,8 @@ pub mod cluster;
 pub mod contract;
 #[cfg(all(test, feature = "postgres"))]
 mod hosts;
+#[cfg(all(test, feature = "postgres"))]
+mod issuers;
 #[cfg(test)]
 mod keys;
 pub mod ledger;
@@ -30,6 +32,7 @@ mod protocol;
 pub mod records;
 #[cfg(feature = "postgres")]
 pub mod services;
+pub mod shared_log;
 #[cfg(all(test, feature = "postgres"))]
 mod wallets;
 #[cfg(all(test, feature = "postgres"))]

@@ -134,6 +134,7 @@ mod tests {
         let nodes = crate::log::rules()
             .into_iter()
             .chain(crate::once::rules())
+            .chain(crate::shared_log::rules())
             .chain(crate::ledger::rules())
             .chain(crate::migrate::rules());
         for (rule, check) in nodes.chain(rules()) {

@@ -112,25 +112,35 @@ impl EngineLog {
         store: Box<dyn LogStore>,
         checkpoints: Box<dyn LogStore>,
     ) -> Result<Self, EngineError> {
-        let salt = frame::salt_of(&options.origin);
         let verifiers = options.verifiers.clone();
-        let known = options.known_heads.clone();
-        let (mut log, seen) = Log::open_copy(disk, dir, options)?;
-        let epoch = Arc::new(AtomicU64::new(0));
-        if let Some(checkpointer) = &mut log.checkpointer {
+        let mut opened = Self::open_copy(disk, dir, options, store)?;
+        if let Some(checkpointer) = &mut opened.log.checkpointer {
             checkpointer.engine = Some(EngineCheckpoints {
                 store: checkpoints,
-                epoch: Arc::clone(&epoch),
+                epoch: Arc::clone(&opened.epoch),
                 verifiers,
             });
         }
+        Ok(opened)
+    }
+
+    /// The same without a session for checkpoints: they are signed here, and stay here.
+    pub(super) fn open_copy(
+        disk: Arc<dyn Disk>,
+        dir: &Path,
+        options: LogOptions,
+        store: Box<dyn LogStore>,
+    ) -> Result<Self, EngineError> {
+        let salt = frame::salt_of(&options.origin);
+        let known = options.known_heads.clone();
+        let (log, seen) = Log::open_copy(disk, dir, options)?;
         Ok(Self {
             tail: Tail::after(log.size()),
             known: known.into_iter().chain(seen).collect(),
             log,
             salt,
             store,
-            epoch,
+            epoch: Arc::new(AtomicU64::new(0)),
             pending: None,
             read_bytes: READ_BYTES,
         })
@@ -268,7 +278,18 @@ impl EngineLog {
         deadline: Deadline,
     ) -> Result<OnceAppended, EngineError> {
         let epoch = self.epoch().ok_or(EngineError::Standby)?;
-        if self.pending.is_some() {
+        self.append_as(Writer::Owner { epoch }, records, version, once, deadline)
+    }
+
+    pub(super) fn append_as<R: Record>(
+        &mut self,
+        writer: Writer,
+        records: &[R],
+        version: Option<u64>,
+        once: &[Once],
+        deadline: Deadline,
+    ) -> Result<OnceAppended, EngineError> {
+        if self.is_unresolved() {
             return Err(StoreError::from(Refusal::Unresolved).into());
         }
         self.log.admit(records)?;
@@ -288,7 +309,7 @@ impl EngineLog {
         };
         let done = self.store.append_guarded(
             version,
-            Writer::Owner { epoch },
+            writer,
             once,
             &mut |repeats| repeats.is_empty().then(|| batch.clone()),
             deadline,
@@ -315,10 +336,22 @@ impl EngineLog {
     /// they are not and never will be. Also `None` when no append is unknown.
     pub fn resolve(&mut self, deadline: Deadline) -> Result<Option<Range<u64>>, EngineError> {
         let epoch = self.epoch().ok_or(EngineError::Standby)?;
+        self.resolve_as(Writer::Owner { epoch }, deadline)
+    }
+
+    /// Whether an append has no known outcome.
+    pub(super) fn is_unresolved(&self) -> bool {
+        self.pending.is_some()
+    }
+
+    pub(super) fn resolve_as(
+        &mut self,
+        writer: Writer,
+        deadline: Deadline,
+    ) -> Result<Option<Range<u64>>, EngineError> {
         let Some(pending) = &self.pending else {
             return Ok(None);
         };
-        let writer = Writer::Owner { epoch };
         let resolved = self.store.resolve(writer, &[], &pending.batch, deadline);
         let resolution = match resolved {
             Ok(resolution) => resolution,
@@ -330,7 +363,9 @@ impl EngineLog {
             }
             Err(error) => return Err(error.into()),
         };
-        self.set_epoch(Some(resolution.head.epoch));
+        if matches!(writer, Writer::Owner { .. }) {
+            self.set_epoch(Some(resolution.head.epoch));
+        }
         let Some(pending) = self.pending.take().filter(|_| resolution.done) else {
             return Ok(None);
         };
@@ -372,8 +407,13 @@ impl EngineLog {
         Ok(frame::decode(batch, &self.salt, begin)?)
     }
 
+    /// A replicated write: what this node has read before is final.
+    pub(super) fn confirm(&mut self, deadline: Deadline) -> Result<(), EngineError> {
+        Ok(self.store.confirm(deadline)?)
+    }
+
     /// Compares the engine's head with all that is known to be acknowledged.
-    fn check(&self, head: &Head, known: &[Checkpoint]) -> Result<(), EngineError> {
+    pub(super) fn check(&self, head: &Head, known: &[Checkpoint]) -> Result<(), EngineError> {
         let reader = self.log.reader();
         let own = reader.checkpoint_head();
         let known = known.iter().chain(&self.known).chain(&own);

@@ -28,6 +28,7 @@ mod reader;
 mod rewrite;
 mod scan;
 mod segments;
+mod shared_log;
 mod source;
 mod state;
 mod verify;
@@ -46,5 +47,6 @@ pub use migrate::{
 pub use pick::pick;
 pub use reader::{LogReader, TreeHead};
 pub use rewrite::rewrite_private;
+pub use shared_log::SharedLog;
 pub use verify::{Verified, verify_dir, verify_on};
 pub use witness_store::{CosignError, Cosigned, WitnessStore, origin_hash};

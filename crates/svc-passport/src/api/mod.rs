@@ -11,6 +11,7 @@ mod verify;
 mod well_known;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use ron_auth::RevocationView;
 use ron_auth::{RonAuthorizer, TokenCache};
@@ -24,6 +25,7 @@ use crate::dpop::Proofs;
 use crate::issue::{IssueJob, no_policy};
 use crate::keys::KeyKeeper;
 use crate::metrics::Metrics;
+use crate::once::Once;
 use crate::policy::{self, Grant, Limits, TokenRequest};
 use crate::publish::PublishEvent;
 use crate::revoke::{Revocation, RevokeEvent};
@@ -47,6 +49,8 @@ pub struct Api {
     pub clients: Arc<Snapshot<Clients>>,
     /// DPoP proofs of token requests.
     pub proofs: Proofs,
+    /// Takes ids that count at all nodes; `None` when there are no others.
+    pub once: Option<Arc<Once>>,
     /// Authorizes bearers of passports and service tokens at the OAuth endpoints.
     pub auth: Arc<RonAuthorizer>,
     pub keys: Arc<KeyKeeper>,
@@ -57,6 +61,8 @@ pub struct Api {
     pub guesses: Option<TokenBuckets>,
     /// Cache of valid tokens.
     pub judged: TokenCache<judge::VerifiedToken>,
+    /// How old the revocations may be by which other nodes issue; `None` when there are no others.
+    pub others_max_age: Option<Duration>,
     pub view: Arc<Snapshot<RevocationView>>,
     /// Jobs for the issuers.
     pub issue: Sender<IssueJob>,

@@ -33,7 +33,9 @@ fn handle(api: &Api, req: &Request, responder: Responder) {
         Ok(body) => body,
         Err(problem) => return responder.send(problem),
     };
-    let revoked = match revoked(&body, at_latest(&*api.clock)) {
+    // Another node may exchange a token of the subject until it has read the revocation; the new token is void too.
+    let others_s = api.others_max_age.map_or(0, |age| age.as_secs() + 1);
+    let revoked = match revoked(&body, at_latest(&*api.clock) + others_s) {
         Ok(revoked) => revoked,
         Err(problem) => return responder.send(problem),
     };

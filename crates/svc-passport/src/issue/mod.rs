@@ -27,7 +27,7 @@ use crate::lists::{Lists, Places, jti, list_uri};
 use crate::metrics::Metrics;
 use crate::policy::{self, Grant};
 use crate::publish::holders::Holders;
-use crate::revoke::RevokeEvent;
+use crate::revoke::{HeadAge, RevokeEvent};
 use crate::sync::InForce;
 use crate::token::{self, Identity, Moment, SigningKey, Unsigned};
 
@@ -80,6 +80,8 @@ pub struct Issuer {
     pub health: Arc<IssueHealth>,
     /// Revocations and the current epoch.
     pub view: Arc<Snapshot<RevocationView>>,
+    /// When the revocations of other nodes were read; `None` when there are none.
+    pub head: Option<Arc<HeadAge>>,
     /// The policy in force.
     pub policy: Arc<Snapshot<Option<InForce>>>,
     pub clock: SharedClock,
@@ -159,6 +161,9 @@ impl Issuer {
         let Some(policy) = policy.as_ref() else {
             return refuse_all(jobs, &no_policy());
         };
+        if let Some(problem) = self.head.as_ref().and_then(|head| head.refusal()) {
+            return refuse_all(jobs, &problem);
+        }
         let view = self.view.load();
         let now_s = self.clock.unix_ms() / 1000;
         let taken = self

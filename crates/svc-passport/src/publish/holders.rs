@@ -13,7 +13,7 @@ use std::sync::Arc;
 use ron_auth::RevocationView;
 use ron_files::{Disk, FileError, Kind, Slot, SlotFile};
 
-use crate::lists::{LIST_KEPT_S, LIST_TOKENS, Places};
+use crate::lists::{LIST_KEPT_S, LIST_OWN_BITS, LIST_TOKENS, Places};
 
 /// Bytes of a slot's content.
 const ENTRY: usize = 8;
@@ -94,12 +94,13 @@ impl Holders {
         Ok(void)
     }
 
-    /// Deletes the records of lists that no valid token refers to; `now_s` in unix seconds. A list's number is never smaller
-    /// than the second in which it was opened, so the number alone decides.
+    /// Deletes the records of lists that no valid token refers to; `now_s` in unix seconds. The part of a list's number that counts is
+    /// never smaller than the second in which it was opened, so the number alone decides.
     pub fn forget(&self, now_s: u64) -> io::Result<()> {
         let oldest = now_s.saturating_sub(LIST_KEPT_S);
         for file in self.disk.list(&self.dir)? {
-            if file.parse::<u64>().is_ok_and(|list| list < oldest) {
+            let counted = |list: u64| list & ((1 << LIST_OWN_BITS) - 1);
+            if file.parse().is_ok_and(|list| counted(list) < oldest) {
                 self.disk.remove(&self.dir.join(file))?;
             }
         }

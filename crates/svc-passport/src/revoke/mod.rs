@@ -1,6 +1,7 @@
 //! Revocations: one writer thread makes them durable, publishes the view and answers feed readers.
 
 mod register;
+mod shared;
 mod store;
 pub mod verify;
 
@@ -13,10 +14,11 @@ use ron_kernel::{
     Deadline, RankedMutex, Receiver, Recv, ReplySender, Sender, SharedClock, Snapshot, ThreadCtx,
 };
 use ron_proto::Problem;
-use ron_proto::passport::{Jwks, RevocationPage, RevokeAnswer, Revoked};
+use ron_proto::passport::{Jwks, RevocationEvent, RevocationPage, RevokeAnswer, Revoked};
 use ron_service::ReadyBoard;
 
 pub use register::{LOG_DIR, LogPlace, Register};
+pub use shared::{HeadAge, SharedPlace};
 pub use store::{RevocationStore, StoreFailed};
 
 use register::{BATCH_MAX, Draft};
@@ -40,6 +42,9 @@ pub enum Answer {
     /// `POST /oauth2/revoke`.
     Oauth,
 }
+
+/// Readiness cause: the end of a log that other nodes write too was not read for too long.
+pub const READ_CAUSE: &str = "revocations";
 
 /// The actor recorded for events that the service causes itself.
 const OURSELVES: &str = "svc-passport";
@@ -126,6 +131,23 @@ pub struct Revoker {
     clock: SharedClock,
     metrics: Metrics,
     ready: ReadyBoard,
+    /// Of a log in an engine.
+    shared: Option<SharedTimes>,
+}
+
+/// When the log in an engine was read, and how long other nodes may be first.
+#[derive(Debug)]
+pub struct SharedTimes {
+    pub head: Arc<HeadAge>,
+    /// Maximum time of a commit.
+    pub within: Duration,
+}
+
+/// Why events were not recorded.
+enum NotRecorded {
+    /// Another node was first: what was decided has to be decided again.
+    Moved,
+    Failed(Problem),
 }
 
 /// Has the published key set stored, unless it is durable already. Called after every read of the keys: when the queue is
@@ -154,13 +176,38 @@ impl Revoker {
             clock,
             metrics,
             ready,
+            shared: None,
+        }
+    }
+
+    /// Of a register whose log is in an engine.
+    #[must_use]
+    pub fn sharing(self, times: SharedTimes) -> Self {
+        // Another node may have revoked while this one was down.
+        self.ready
+            .missing(READ_CAUSE, "the log of revocations was not read yet");
+        Self {
+            shared: Some(times),
+            ..self
         }
     }
 
     pub fn run(&self, ctx: &ThreadCtx, events: &Receiver<RevokeEvent>) {
         let mut waiting: Vec<WaitingReader> = Vec::new();
+        let mut follow_at = self
+            .shared
+            .as_ref()
+            .map(|_| Deadline::within(Duration::ZERO));
         loop {
-            let wake = waiting.iter().map(|w| w.until).min();
+            if let (Some(at), Some(times)) = (follow_at, &self.shared)
+                && at.expired()
+            {
+                if self.follow().is_ok_and(|came| came) {
+                    self.wake(&mut waiting);
+                }
+                follow_at = Some(Deadline::within(times.head.pause()));
+            }
+            let wake = waiting.iter().map(|w| w.until).chain(follow_at).min();
             let wake = wake.unwrap_or_else(|| Deadline::within(Duration::from_secs(60)));
             match events.recv(&ctx.shutdown, wake) {
                 Recv::Item(event) => self.take(event, events, &mut waiting),
@@ -245,7 +292,7 @@ impl Revoker {
             RevokeEvent::Policy { version, answer } => {
                 let recorded = if version > self.view.load().policy_version() {
                     let what = Revoked::Policy { version };
-                    self.record(&[ours(&what, "policy adopted")])
+                    self.record_ours(&ours(&what, "policy adopted"))
                         .map(|_| self.wake(waiting))
                         .map_err(|p| p.detail)
                 } else {
@@ -262,6 +309,12 @@ impl Revoker {
                 responder,
             } => {
                 // A reader beyond the last event is answered at once: it has seen another history and must start over.
+                if after > self.view.load().after() && self.shared.is_some() {
+                    // Or another node's, which has shown events that this one does not have yet.
+                    if self.follow().is_ok_and(|came| came) {
+                        self.wake(waiting);
+                    }
+                }
                 let nothing_new = after == self.view.load().after();
                 #[cfg(mutant = "behind")] // off by one
                 let nothing_new = nothing_new
@@ -281,7 +334,53 @@ impl Revoker {
     }
 
     /// Makes revocations durable together and answers them; true if there are new events.
-    fn revoke(&self, revocations: Vec<Revocation>) -> bool {
+    fn revoke(&self, mut revocations: Vec<Revocation>) -> bool {
+        let by = self.turns();
+        loop {
+            let accepted = self.accepted(revocations);
+            if accepted.is_empty() {
+                return false;
+            }
+            #[cfg(mutant = "acknowledged")] // answered before it is durable
+            if ron_kernel::mutant("acknowledged") {
+                for (revocation, current_epoch) in accepted {
+                    let (what, reason) = (revocation.revoked.clone(), revocation.reason.clone());
+                    let event = self.view.load().after() + 1;
+                    revocation.answer(Ok(RevokeAnswer {
+                        current_epoch,
+                        event,
+                    }));
+                    let _ = self.record(&[ours(&what, &reason)]);
+                }
+                return true;
+            }
+            let drafts: Vec<Draft<'_>> = accepted
+                .iter()
+                .map(|(revocation, _)| Draft {
+                    revoked: &revocation.revoked,
+                    reason: &revocation.reason,
+                    actor: &revocation.actor,
+                })
+                .collect();
+            let recorded = match self.record(&drafts) {
+                Ok(numbers) => Ok(numbers),
+                Err(NotRecorded::Failed(problem)) => Err(problem),
+                Err(NotRecorded::Moved) => match self.next_turn(by) {
+                    Ok(()) => {
+                        revocations = accepted.into_iter().map(|(one, _)| one).collect();
+                        continue;
+                    }
+                    Err(problem) => Err(problem),
+                },
+            };
+            let changed = recorded.is_ok();
+            self.answer_all(accepted, recorded);
+            return changed;
+        }
+    }
+
+    /// The revocations that have an effect, each with the epoch after it; the others are answered.
+    fn accepted(&self, revocations: Vec<Revocation>) -> Vec<(Revocation, u64)> {
         let mut epoch = self.view.load().epoch();
         let mut accepted = Vec::new();
         for revocation in revocations {
@@ -295,32 +394,14 @@ impl Revoker {
             }
             accepted.push((revocation, epoch));
         }
-        if accepted.is_empty() {
-            return false;
-        }
-        #[cfg(mutant = "acknowledged")] // answered before it is durable
-        if ron_kernel::mutant("acknowledged") {
-            for (revocation, current_epoch) in accepted {
-                let (what, reason) = (revocation.revoked.clone(), revocation.reason.clone());
-                let event = self.view.load().after() + 1;
-                revocation.answer(Ok(RevokeAnswer {
-                    current_epoch,
-                    event,
-                }));
-                let _ = self.record(&[ours(&what, &reason)]);
-            }
-            return true;
-        }
-        let drafts: Vec<Draft<'_>> = accepted
-            .iter()
-            .map(|(revocation, _)| Draft {
-                revoked: &revocation.revoked,
-                reason: &revocation.reason,
-                actor: &revocation.actor,
-            })
-            .collect();
-        let recorded = self.record(&drafts);
-        let changed = recorded.is_ok();
+        accepted
+    }
+
+    fn answer_all(
+        &self,
+        accepted: Vec<(Revocation, u64)>,
+        recorded: Result<std::ops::Range<u64>, Problem>,
+    ) {
         let mut numbers = recorded.as_ref().ok().cloned().unwrap_or(0..0);
         for (revocation, current_epoch) in accepted {
             let answer = match (&recorded, numbers.next()) {
@@ -337,22 +418,64 @@ impl Revoker {
             };
             revocation.answer(answer);
         }
-        changed
+    }
+
+    /// Until when other nodes may be first.
+    fn turns(&self) -> Deadline {
+        Deadline::within(self.shared.as_ref().map_or(Duration::ZERO, |t| t.within))
+    }
+
+    /// Takes in what another node has recorded first.
+    fn next_turn(&self, by: Deadline) -> Result<(), Problem> {
+        if by.expired() {
+            return Err(StoreFailed::Moved.problem());
+        }
+        self.follow().map(drop)
+    }
+
+    /// Records an event that the service causes itself; it stands whatever other nodes have recorded.
+    fn record_ours(&self, draft: &Draft<'_>) -> Result<(), Problem> {
+        let by = self.turns();
+        loop {
+            match self.record(std::slice::from_ref(draft)) {
+                Ok(_) => return Ok(()),
+                Err(NotRecorded::Failed(problem)) => return Err(problem),
+                Err(NotRecorded::Moved) => self.next_turn(by)?,
+            }
+        }
     }
 
     /// Makes events durable, then visible. Returns their numbers.
-    fn record(&self, drafts: &[Draft<'_>]) -> Result<std::ops::Range<u64>, Problem> {
-        let view = self.view.load();
+    fn record(&self, drafts: &[Draft<'_>]) -> Result<std::ops::Range<u64>, NotRecorded> {
+        let after = self.view.load().after();
         let now_ms = self.clock.unix_ms();
         // Durable and covered by a checkpoint before it is visible: no reader may see an event that a crash could take
         // back, or that the log does not vouch for.
-        let events = self.stored(|register| register.record(drafts, now_ms))?;
-        let epochs = drafts.iter().filter_map(|draft| match draft.revoked {
-            Revoked::Epoch { epoch } => Some(*epoch),
+        let mut moved = false;
+        let recorded = self.stored(|register| {
+            let recorded = register.record(drafts, now_ms, after);
+            moved = matches!(recorded, Err(StoreFailed::Moved));
+            match recorded {
+                Err(StoreFailed::Moved) => Ok(Vec::new()),
+                recorded => recorded,
+            }
+        });
+        if moved {
+            return Err(NotRecorded::Moved);
+        }
+        let events = recorded.map_err(NotRecorded::Failed)?;
+        let next = self.show(events).map_err(NotRecorded::Failed)?;
+        Ok(after + 1..next + 1)
+    }
+
+    /// Puts events in force that are durable. Returns the number of the last.
+    fn show(&self, events: Vec<RevocationEvent>) -> Result<u64, Problem> {
+        let view = self.view.load();
+        let epochs = events.iter().filter_map(|event| match event.revoked {
+            Revoked::Epoch { epoch } => Some(epoch),
             _ => None,
         });
         let epoch = epochs.fold(view.epoch(), u64::max);
-        let first = view.after() + 1;
         let page = RevocationPage {
             next: view.after() + events.len() as u64,
             events,
@@ -360,12 +483,42 @@ impl Revoker {
             checkpoint: String::new(),
         };
         let mut next = RevocationView::clone(&view);
-        next.apply(&page, true, now_ms / 1000).map_err(|_| {
-            Problem::internal("the revocation feed is out of step; restart the service")
-        })?;
+        next.apply(&page, true, self.clock.unix_ms() / 1000)
+            .map_err(|_| {
+                Problem::internal("the revocation feed is out of step; restart the service")
+            })?;
         self.view.store(next);
         self.metrics.epoch.set(epoch as i64);
-        Ok(first..page.next + 1)
+        Ok(page.next)
+    }
+
+    /// Reads what other nodes have recorded, and puts it in force; true if there are new events.
+    fn follow(&self) -> Result<bool, Problem> {
+        let Some(SharedTimes { head, .. }) = &self.shared else {
+            return Ok(false);
+        };
+        let (synced, after) = self.view.with(|view| (view.synced(), view.after()));
+        let read = {
+            let mut loan = Loan::of(&self.register);
+            loan.register()?.follow(after)
+        };
+        let shown = match read {
+            Ok(events) if events.is_empty() && synced => Ok(false),
+            Ok(events) => {
+                let came = !events.is_empty();
+                self.show(events).map(|_| came).map_err(|p| p.detail)
+            }
+            Err(failed) => Err(failed.to_string()),
+        };
+        match (&shown, head.check()) {
+            (_, Ok(())) => self.ready.present(READ_CAUSE),
+            (Err(why), Err(age)) => self.ready.missing(READ_CAUSE, format!("{age}: {why}")),
+            (Ok(_), Err(age)) => self.ready.missing(READ_CAUSE, age),
+        }
+        shown.map_err(|why| {
+            let why = format!("the log of revocations cannot be read: {why}; nothing was changed");
+            Problem::unavailable(why, 1)
+        })
     }
 
     fn keep_keys(&self, jwks: Jwks, waiting: &mut Vec<WaitingReader>) {
@@ -378,7 +531,7 @@ impl Revoker {
         };
         // The event first: after a crash between the two it is recorded again, and not lost.
         let stored = self
-            .record(&[ours(&what, "key set changed")])
+            .record_ours(&ours(&what, "key set changed"))
             .and_then(|_| self.stored(|register| register.store().keep_jwks(&jwks)));
         // Otherwise the failure is counted, and the next read of the keys requests it again.
         if stored.is_ok() {
@@ -389,7 +542,7 @@ impl Revoker {
 
     fn open_list(&self, kid: &str, epoch: u64) -> Result<ListRow, Problem> {
         let now_s = self.clock.unix_ms() / 1000;
-        let row = self.stored(|register| register.store().open_list(kid, epoch, now_s))?;
+        let row = self.stored(|register| register.open_list(kid, epoch, now_s))?;
         let mut lists = KnownLists::clone(&self.lists.load());
         lists.retain(|_, row| still_kept(row, now_s));
         lists.insert(row.id, row.clone());

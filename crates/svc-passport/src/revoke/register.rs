@@ -18,7 +18,9 @@ use ron_tlog::note::{Ed25519NoteSigner, NoteSigner as _, VerifierKey};
 use ron_tlog::{AppendError, CheckpointError, Log, LogOptions, LogReader, OpenError, ReadError};
 
 use super::PAGE_MAX;
+use super::shared::{SharedPlace, SharedRegister};
 use super::store::{RevocationStore, Row, StoreFailed};
+use crate::lists::ListRow;
 
 /// Name of the log's directory in the data directory.
 pub const LOG_DIR: &str = "revocations";
@@ -57,6 +59,12 @@ pub enum RegisterRefused {
     NoLog,
     #[error("the end of the revocation log cannot be written: {0}")]
     Unfinished(String),
+    #[error(
+        "passport.db has revocations of an issuer with a log in files; a node of an issuer with log.url begins with another data_dir"
+    )]
+    OwnRows,
+    #[error("this node's copy of the revocation log is refused: {0}")]
+    Copy(String),
 }
 
 const HELP: &str = "restore passport.db and the revocation log together (runbook revocation-log)";
@@ -72,10 +80,23 @@ pub struct Draft<'a> {
 /// Owned by the revoker thread after start.
 pub struct Register {
     store: RevocationStore,
+    journal: Journal,
+    watch: Option<DiskWatch>,
+}
+
+/// Where the events are.
+enum Journal {
+    /// Rows of the store, and leaves in files.
+    Files(Files),
+    /// A log in an engine, which other nodes write too.
+    Shared(SharedRegister),
+}
+
+/// The log in files, and what signs its checkpoints and rows.
+struct Files {
     log: Log,
     signer: Arc<Ed25519NoteSigner>,
     random: SharedRandom,
-    watch: Option<DiskWatch>,
 }
 
 /// Where the log is, and how it is opened.
@@ -120,11 +141,31 @@ impl Register {
         }
         log.publish_checkpoint(&*signer)
             .map_err(|e| unfinished(&e))?;
-        let register = Self {
-            store,
+        let files = Files {
             log,
             signer,
             random: place.random,
+        };
+        let register = Self {
+            store,
+            journal: Journal::Files(files),
+            watch: None,
+        };
+        Ok((register, view))
+    }
+
+    /// Opens this node of an issuer whose log is in an engine. The store has what is this node's alone.
+    pub fn open_shared(
+        store: RevocationStore,
+        place: SharedPlace<'_>,
+    ) -> Result<(Self, RevocationView), RegisterRefused> {
+        if store.last()? > 0 {
+            return Err(RegisterRefused::OwnRows);
+        }
+        let (shared, view) = SharedRegister::open(place)?;
+        let register = Self {
+            store,
+            journal: Journal::Shared(shared),
             watch: None,
         };
         Ok((register, view))
@@ -140,18 +181,82 @@ impl Register {
     }
 
     pub fn reader(&self) -> LogReader {
-        self.log.reader()
+        match &self.journal {
+            Journal::Files(files) => files.log.reader(),
+            Journal::Shared(shared) => shared.reader(),
+        }
     }
 
     /// True once a commit has failed: changes are refused.
     pub fn poisoned(&self) -> bool {
-        self.store.poisoned() || self.log.poisoned()
+        let log = match &self.journal {
+            Journal::Files(files) => files.log.poisoned(),
+            Journal::Shared(shared) => shared.poisoned(),
+        };
+        self.store.poisoned() || log
     }
 
-    /// Makes up to [`BATCH_MAX`] events durable under the next numbers: rows, leaves, and a checkpoint that covers them.
-    /// After an error they may be found recorded at the next start.
+    /// Makes up to [`BATCH_MAX`] events durable behind the event `after`, the last in force, under a checkpoint. After an error of a log in
+    /// files they may be found recorded at the next start.
     pub fn record(
         &mut self,
+        drafts: &[Draft<'_>],
+        now_ms: u64,
+        after: u64,
+    ) -> Result<Vec<RevocationEvent>, StoreFailed> {
+        match &mut self.journal {
+            Journal::Files(files) => files.record(&self.store, self.watch.as_ref(), drafts, now_ms),
+            Journal::Shared(shared) => shared.record(drafts, now_ms, after),
+        }
+    }
+
+    /// Opens a status list under a number that no other has, on no node.
+    pub fn open_list(&self, kid: &str, epoch: u64, now_s: u64) -> Result<ListRow, StoreFailed> {
+        let of_node = match &self.journal {
+            Journal::Files(_) => 0,
+            Journal::Shared(shared) => shared.draw(),
+        };
+        self.store.open_list(kid, epoch, now_s, of_node)
+    }
+
+    /// The events after a number that other nodes have recorded. Files have no other writer.
+    pub fn follow(&mut self, after: u64) -> Result<Vec<RevocationEvent>, StoreFailed> {
+        match &mut self.journal {
+            Journal::Files(_) => Ok(Vec::new()),
+            Journal::Shared(shared) => shared.follow(after),
+        }
+    }
+
+    /// Up to [`PAGE_MAX`] events after a number, with the checkpoint that covers all. `last` is the number of the last event in
+    /// force: after a failure of the log the database may have rows without leaves.
+    pub fn page(
+        &self,
+        after: u64,
+        last: u64,
+        current_epoch: u64,
+    ) -> Result<RevocationPage, StoreFailed> {
+        if let Journal::Shared(shared) = &self.journal {
+            return shared.page(after, last, current_epoch);
+        }
+        let most = last.saturating_sub(after).min(PAGE_MAX as u64);
+        let rows = self.store.rows(after, most as usize)?;
+        let checkpoint = self.reader().checkpoint();
+        let next = rows.last().map_or(after, |row| row.event.seq);
+        Ok(RevocationPage {
+            events: rows.into_iter().map(|row| row.event).collect(),
+            next,
+            current_epoch,
+            checkpoint: checkpoint.map_or_else(String::new, |note| note.to_string()),
+        })
+    }
+}
+
+impl Files {
+    /// Rows, leaves, and a checkpoint that covers them.
+    fn record(
+        &mut self,
+        store: &RevocationStore,
+        watch: Option<&DiskWatch>,
         drafts: &[Draft<'_>],
         now_ms: u64,
     ) -> Result<Vec<RevocationEvent>, StoreFailed> {
@@ -163,7 +268,7 @@ impl Register {
         let rows: Vec<Row> = rows
             .map(|(draft, seq)| self.row(draft, seq, now_ms))
             .collect::<Result<_, _>>()?;
-        self.store.append(&rows)?;
+        store.append(&rows)?;
         let events: Vec<RevocationEvent> = rows.into_iter().map(|row| row.event).collect();
         let (log, signer) = (&mut self.log, &*self.signer);
         let mut write = || -> Result<(), StoreFailed> {
@@ -171,7 +276,7 @@ impl Register {
             log.publish_checkpoint(signer)?;
             Ok(())
         };
-        match &self.watch {
+        match watch {
             Some(watch) => watch.call(write),
             None => write(),
         }?;
@@ -198,26 +303,6 @@ impl Register {
             actor: draft.actor.to_owned(),
             reason: draft.reason.to_owned(),
             by_salt,
-        })
-    }
-
-    /// Up to [`PAGE_MAX`] events after a number, with the checkpoint that covers all. `last` is the number of the last event in
-    /// force: after a failure of the log the database may have rows without leaves.
-    pub fn page(
-        &self,
-        after: u64,
-        last: u64,
-        current_epoch: u64,
-    ) -> Result<RevocationPage, StoreFailed> {
-        let most = last.saturating_sub(after).min(PAGE_MAX as u64);
-        let rows = self.store.rows(after, most as usize)?;
-        let checkpoint = self.log.reader().checkpoint();
-        let next = rows.last().map_or(after, |row| row.event.seq);
-        Ok(RevocationPage {
-            events: rows.into_iter().map(|row| row.event).collect(),
-            next,
-            current_epoch,
-            checkpoint: checkpoint.map_or_else(String::new, |note| note.to_string()),
         })
     }
 }

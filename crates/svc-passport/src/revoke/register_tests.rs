@@ -55,7 +55,7 @@ fn draft(revoked: &Revoked) -> Draft<'_> {
 
 fn record(register: &mut Register, all: &[Revoked]) {
     let drafts: Vec<Draft<'_>> = all.iter().map(draft).collect();
-    register.record(&drafts, 7).unwrap();
+    register.record(&drafts, 7, 0).unwrap();
 }
 
 /// Runs SQL on the database of a register that is closed.
@@ -268,7 +268,7 @@ fn work(disk: &SimDisk, home: &Path) -> u64 {
     for commit in 1..=4_u32 {
         let all: Vec<Revoked> = (0..commit).map(|n| jti(10 * commit + n)).collect();
         let drafts: Vec<Draft<'_>> = all.iter().map(draft).collect();
-        if register.record(&drafts, 7).is_err() {
+        if register.record(&drafts, 7, 0).is_err() {
             assert!(register.poisoned());
             break;
         }
@@ -319,7 +319,7 @@ fn an_event_without_its_leaf_is_not_shown() {
     let (mut register, _) = open();
     record(&mut register, &[jti(1)]);
     disk.fail_after(1, FaultKind::Io);
-    let failed = register.record(&[draft(&jti(2))], 7).unwrap_err();
+    let failed = register.record(&[draft(&jti(2))], 7, 0).unwrap_err();
     let told = failed.problem().detail;
     assert!(told.contains("may take effect"), "{told}");
     let page = register.page(0, 1, 1).unwrap();

@@ -9,7 +9,7 @@ use ron_service::{Migration, Store, StoreError};
 use rusqlite::Connection;
 
 use crate::clients::UsedAssertion;
-use crate::lists::{KnownLists, LIST_KEPT_S, ListRow};
+use crate::lists::{KnownLists, LIST_KEPT_S, LIST_OWN_BITS, ListRow};
 
 static MIGRATIONS: [Migration; 1] = [Migration {
     version: 1,
@@ -75,6 +75,15 @@ pub enum StoreFailed {
     /// The revocation log failed or is closed for writing.
     #[error("the revocation log: {0}")]
     Log(String),
+    /// Another node has recorded events first. Nothing was changed.
+    #[error("another issuer records revocations at the same time")]
+    Moved,
+    /// The engine that keeps the log does not answer, or refuses. Nothing was changed.
+    #[error("the log of revocations is unavailable: {0}")]
+    Unread(String),
+    /// What was appended may be in the log, or come into it.
+    #[error("the outcome of an append to the log of revocations is unknown: {0}")]
+    Unknown(String),
 }
 
 impl From<rusqlite::Error> for StoreFailed {
@@ -89,6 +98,13 @@ impl StoreFailed {
         tracing::error!(service = "svc-passport", event = "store_failed", why = %self);
         match self {
             Self::Store(StoreError::NoRoom(full)) => Problem::unavailable(full.to_string(), 5),
+            Self::Moved | Self::Unread(_) => {
+                Problem::unavailable(format!("{self}; nothing was changed"), 1)
+            }
+            Self::Unknown(_) => Problem::unavailable(
+                "the log of revocations did not answer in time; what was asked for may take effect all the same: ask for it again",
+                1,
+            ),
             // The rows may be on the disk; the next start completes what it finds there.
             Self::Store(StoreError::Commit(_)) | Self::Log(_) => Problem::unavailable(
                 "the revocation store does not work; what was asked for may take effect when the service is restarted",
@@ -162,16 +178,24 @@ impl RevocationStore {
         self.0.read(|conn| rows_of(conn, after, limit))
     }
 
-    /// Opens a status list under a number that was never used, and deletes lists that no valid token refers to.
-    pub fn open_list(&self, kid: &str, epoch: u64, now_s: u64) -> Result<ListRow, StoreFailed> {
+    /// Opens a status list under a number that was never used, and deletes lists that no valid token refers to. `of_node` stands above the
+    /// bits of [`LIST_OWN_BITS`]: 0, or what no other node of the issuer has drawn for a list.
+    pub fn open_list(
+        &self,
+        kid: &str,
+        epoch: u64,
+        now_s: u64,
+        of_node: u32,
+    ) -> Result<ListRow, StoreFailed> {
         self.0.write(|tx| {
-            let last: i64 =
-                tx.query_row("SELECT coalesce(max(id), 0) FROM status_list", [], |r| {
-                    r.get(0)
-                })?;
+            let last: i64 = tx.query_row(
+                "SELECT coalesce(max(id & ?1), 0) FROM status_list",
+                [(1_i64 << LIST_OWN_BITS) - 1],
+                |r| r.get(0),
+            )?;
             // With amnesia on the table starts empty, but tokens of an earlier process may still be valid: the time as
             // lower bound keeps their lists' numbers from being used again.
-            let id = (last + 1).max(now_s as i64);
+            let id = (last + 1).max(now_s as i64) | i64::from(of_node) << LIST_OWN_BITS;
             let old = now_s.saturating_sub(LIST_KEPT_S) as i64;
             tx.execute("DELETE FROM status_list WHERE opened_s < ?1", [old])?;
             tx.execute(
@@ -311,11 +335,13 @@ mod tests {
     #[test]
     fn lists_are_numbered_once_and_forgotten_in_time() {
         let store = RevocationStore::memory().unwrap();
-        let first = store.open_list("k", 1, 1_000).unwrap();
-        let second = store.open_list("k", 2, 1_000).unwrap();
+        let first = store.open_list("k", 1, 1_000, 0).unwrap();
+        let second = store.open_list("k", 2, 1_000, 0).unwrap();
         assert_eq!((first.id, second.id), (1_000, 1_001));
         assert_eq!(store.lists().unwrap().len(), 2);
-        let third = store.open_list("l", 2, 1_000 + LIST_KEPT_S + 1).unwrap();
+        let shared = store.open_list("k", 2, 1_000, 5).unwrap();
+        assert_eq!(shared.id, (5 << LIST_OWN_BITS) + 1_002);
+        let third = store.open_list("l", 2, 1_000 + LIST_KEPT_S + 1, 0).unwrap();
         assert_eq!(
             store.lists().unwrap().into_values().collect::<Vec<_>>(),
             [third]
@@ -351,7 +377,7 @@ mod tests {
         let used: Vec<UsedAssertion> = used.collect();
         store.keep_assertions(&used, 5).unwrap();
         for epoch in 0..20 {
-            store.open_list("k", epoch, 1_000).unwrap();
+            store.open_list("k", epoch, 1_000, 0).unwrap();
         }
         store.keep_jwks(&Jwks::default()).unwrap();
         drop(store);

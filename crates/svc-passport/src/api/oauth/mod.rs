@@ -162,7 +162,9 @@ fn by_secret_or_assertion(api: &Api, req: &Request, form: &Fields) -> Result<Str
         let checked = clients.check_assertion(assertion, id, &api.audiences(), api.now_s());
         let used = checked.map_err(|reject| Refused::Client(reject, id.map(str::to_owned)))?;
         let client = used.client.clone();
-        api.keep_assertion(used, req.deadline)?;
+        if !api.keep_assertion(used, req.deadline)? {
+            return Err(Refused::Client(ClientReject::AssertionReplay, Some(client)));
+        }
         return Ok(client);
     }
     if ways[2] {
@@ -234,8 +236,16 @@ fn caller(api: &Api, req: &Request, form: &Fields, scope: &'static str) -> Resul
 }
 
 impl Api {
-    /// Waits until the use of an assertion is durable: it must not count again after a restart.
-    fn keep_assertion(&self, assertion: UsedAssertion, deadline: Deadline) -> Result<(), Problem> {
+    /// Waits until the use of an assertion is durable: it must not count again after a restart. False when it was used at another node.
+    fn keep_assertion(
+        &self,
+        assertion: UsedAssertion,
+        deadline: Deadline,
+    ) -> Result<bool, Problem> {
+        if let Some(once) = &self.once {
+            let id = (assertion.client.as_str(), assertion.jti.as_str());
+            return once.take("assertion", id, assertion.until_s, deadline);
+        }
         let (answer, durable) = reply();
         let sent = self
             .revoke
@@ -243,10 +253,11 @@ impl Api {
         sent.map_err(|_| Problem::busy(self.revoke.retry_after_s()))?;
         // Short, because it occupies a worker: when the disk hangs, the other requests need it.
         let until = deadline.capped(ASSERTION_WAIT);
-        durable.wait(until).unwrap_or_else(|_| {
+        let stored = durable.wait(until).unwrap_or_else(|_| {
             let why = "the use of the assertion could not be stored in time; send a new one";
             Err(Problem::unavailable(why, 1))
-        })
+        });
+        stored.map(|()| true)
     }
 
     /// Counts and logs a refusal at an OAuth endpoint and returns the answer. `client` must be a name from the

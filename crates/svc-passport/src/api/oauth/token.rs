@@ -83,7 +83,10 @@ fn grant(api: &Api, req: &Request) -> Result<(Grant, Form), Problem> {
     let jkt = api.proofs.check(req, ours, api.now_s());
     let jkt = jkt.map_err(|refused| match refused {
         ProofRefused::Nonce => refused.problem(),
-        _ => api.refused(req, refused.reason(), Some(&id), refused.problem()),
+        _ => {
+            let reason = refused.reason();
+            api.refused(req, reason, Some(&id), refused.problem())
+        }
     })?;
     let mut caveats = form.all("caveat");
     if let Some(text) = form.one("authorization_details")? {

@@ -1,0 +1,338 @@
+//! The register of revocations of an issuer that runs on several hosts: a log in an engine, to which every node appends. What
+//! the feed shows of an event, and what it does not show, stands beside the leaf as its private part, so that a node that
+//! has the log has all of it, and no row can be without its leaf.
+//!
+//! **Invariant:** a node shows the events that a checkpoint of its own covers, and such a checkpoint covers final entries only.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ron_auth::{RevocationView, revocation_log};
+use ron_files::Disk;
+use ron_kernel::{Deadline, SharedClock, SharedRandom, Snapshot};
+use ron_proto::kms::Bytes;
+use ron_proto::passport::{RevocationEvent, RevocationPage, Revoked};
+use ron_proto::{Problem, Timestamp};
+use ron_tlog::append::{EngineError, Record, SharedLog};
+use ron_tlog::checkpoint::Checkpoint;
+use ron_tlog::note::{Ed25519NoteSigner, NoteSigner as _};
+use ron_tlog::store::{LogStore, StoreError};
+use ron_tlog::{LogOptions, LogReader, ReadError};
+use serde::{Deserialize, Serialize};
+
+use super::PAGE_MAX;
+use super::register::{Draft, EPOCH_FIRST, RegisterRefused};
+use super::store::StoreFailed;
+
+/// The private part of an event's record, in JSON.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Opening {
+    /// Unix milliseconds.
+    ts: u64,
+    revoked: Revoked,
+    salt: Bytes,
+    actor: String,
+    reason: String,
+    by_salt: Bytes,
+}
+
+impl Opening {
+    fn of(draft: &Draft<'_>, now_ms: u64, random: &SharedRandom) -> Self {
+        let salt = || Bytes(random.bytes::<{ revocation_log::SALT_BYTES }>().to_vec());
+        Self {
+            ts: now_ms,
+            revoked: draft.revoked.clone(),
+            salt: salt(),
+            actor: draft.actor.to_owned(),
+            reason: draft.reason.to_owned(),
+            by_salt: salt(),
+        }
+    }
+
+    /// The event under a number.
+    fn event(&self, seq: u64) -> Result<RevocationEvent, StoreFailed> {
+        let by_salt = self.by_salt.as_slice().try_into();
+        let by_salt = by_salt.map_err(|_| damaged(seq, "its salt has another length"))?;
+        Ok(RevocationEvent {
+            seq,
+            ts: Timestamp(self.ts),
+            revoked: self.revoked.clone(),
+            salt: self.salt.clone(),
+            by: revocation_log::by(by_salt, &self.actor, &self.reason),
+        })
+    }
+
+    fn entry(&self) -> Result<Entry, StoreFailed> {
+        Ok(Entry {
+            leaf: revocation_log::leaf(&self.event(0)?),
+            private: serde_json::to_vec(self).map_err(|e| StoreFailed::Row(e.to_string()))?,
+        })
+    }
+}
+
+fn damaged(seq: u64, why: &str) -> StoreFailed {
+    StoreFailed::Row(format!("event {seq} of the log: {why}"))
+}
+
+/// A leaf and what opens it.
+#[derive(Clone, Debug)]
+struct Entry {
+    leaf: Vec<u8>,
+    private: Vec<u8>,
+}
+
+impl Record for Entry {
+    fn leaf(&self) -> &[u8] {
+        &self.leaf
+    }
+
+    fn private(&self) -> &[u8] {
+        &self.private
+    }
+}
+
+/// The event of a record of the log. It is what the leaf commits to.
+pub fn opened(seq: u64, leaf: &[u8], private: &[u8]) -> Result<RevocationEvent, StoreFailed> {
+    let opening: Opening =
+        serde_json::from_slice(private).map_err(|e| damaged(seq, &e.to_string()))?;
+    let event = opening.event(seq)?;
+    if revocation_log::leaf(&event) != leaf {
+        return Err(damaged(seq, "its leaf commits to something else"));
+    }
+    Ok(event)
+}
+
+/// Where the shared log is, and how its copy is opened.
+pub struct SharedPlace<'a> {
+    pub disk: Arc<dyn Disk>,
+    /// Directory of the copy.
+    pub dir: &'a Path,
+    /// Signs checkpoints; all nodes have the same key. Its name is the log's origin.
+    pub signer: Arc<Ed25519NoteSigner>,
+    /// Heads that the log must extend.
+    pub known: Vec<Checkpoint>,
+    pub random: SharedRandom,
+    pub store: Box<dyn LogStore>,
+    /// Maximum time of a commit.
+    pub within: Duration,
+    pub head: Arc<HeadAge>,
+}
+
+/// The shared log with what this node needs to write it.
+pub struct SharedRegister {
+    log: SharedLog,
+    signer: Arc<Ed25519NoteSigner>,
+    random: SharedRandom,
+    within: Duration,
+    head: Arc<HeadAge>,
+}
+
+impl SharedRegister {
+    /// Opens this node's copy. The engine need not answer: the view is that of what this node knew last, and refuses all passports when that
+    /// is nothing.
+    pub fn open(place: SharedPlace<'_>) -> Result<(Self, RevocationView), RegisterRefused> {
+        let signer = place.signer;
+        let mut options = LogOptions::new(signer.name()).verified_by(signer.verifier().clone());
+        options.known_heads = place.known;
+        options.random = place.random.clone();
+        let log = SharedLog::open(place.disk, place.dir, options, place.store)
+            .map_err(|e| RegisterRefused::Copy(e.to_string()))?;
+        let register = Self {
+            log,
+            signer,
+            random: place.random,
+            within: place.within,
+            head: place.head,
+        };
+        let covered = register.covered();
+        let events = events(&register.reader(), 0..covered)?;
+        let mut view = RevocationView::default();
+        let page = page_of(&view, events);
+        view.apply(&page, covered > 0, 0)
+            .map_err(|gap| RegisterRefused::Copy(gap.to_string()))?;
+        Ok((register, view))
+    }
+
+    pub fn reader(&self) -> LogReader {
+        self.log.reader()
+    }
+
+    pub fn poisoned(&self) -> bool {
+        self.log.poisoned()
+    }
+
+    /// A number that tells a list from those that other nodes open in the same second.
+    pub fn draw(&self) -> u32 {
+        (self.random.u64() >> 33) as u32
+    }
+
+    /// Number of events that a checkpoint of this node covers.
+    fn covered(&self) -> u64 {
+        self.log.reader().checkpoint_size()
+    }
+
+    /// Reads the log to its end, and returns the events after `after`.
+    pub fn follow(&mut self, after: u64) -> Result<Vec<RevocationEvent>, StoreFailed> {
+        // The end of the log as it is now or later.
+        let asked = self.head.clock.now();
+        self.log
+            .refresh(Deadline::within(self.head.max_age))
+            .map_err(failed)?;
+        let events = self.show(after)?;
+        self.head.read.store(Some(asked));
+        Ok(events)
+    }
+
+    /// Appends events behind the event `after`, and returns them. `Moved`: another node has recorded some, which [`SharedRegister::follow`] returns.
+    pub fn record(
+        &mut self,
+        drafts: &[Draft<'_>],
+        now_ms: u64,
+        after: u64,
+    ) -> Result<Vec<RevocationEvent>, StoreFailed> {
+        if self.log.size() != after {
+            return Err(StoreFailed::Moved);
+        }
+        let openings = drafts.iter();
+        let openings = openings.map(|draft| Opening::of(draft, now_ms, &self.random));
+        let entries: Vec<Entry> = openings
+            .map(|opening| opening.entry())
+            .collect::<Result<_, _>>()?;
+        let mut moved = false;
+        let mut make = |came: std::ops::Range<u64>| {
+            moved |= !came.is_empty();
+            // What was decided does not hold any more.
+            if moved { Vec::new() } else { entries.clone() }
+        };
+        let by = Deadline::within(self.within);
+        let appended = self.log.append_by(&mut make, by).map_err(failed)?;
+        if appended.is_empty() {
+            return Err(StoreFailed::Moved);
+        }
+        self.show(after)
+    }
+
+    /// Covers what the copy has by a checkpoint, and returns the events after `after`.
+    fn show(&mut self, after: u64) -> Result<Vec<RevocationEvent>, StoreFailed> {
+        self.log.publish_checkpoint(&*self.signer)?;
+        Ok(events(&self.log.reader(), after..self.covered())?)
+    }
+
+    /// Up to [`PAGE_MAX`] events after a number; `last` is the number of the last event in force. That there is none needs a log whose end
+    /// was read.
+    pub fn page(
+        &self,
+        after: u64,
+        last: u64,
+        current_epoch: u64,
+    ) -> Result<RevocationPage, StoreFailed> {
+        let reader = self.log.reader();
+        let next = last.min(after.saturating_add(PAGE_MAX as u64));
+        if reader.checkpoint_size() != last {
+            return Err(StoreFailed::Unread(
+                "the log of revocations was not read yet".to_owned(),
+            ));
+        }
+        if next <= after {
+            self.head.check().map_err(StoreFailed::Unread)?;
+        }
+        Ok(RevocationPage {
+            events: events(&reader, after..next.max(after))?,
+            next: next.max(after),
+            current_epoch,
+            checkpoint: reader
+                .checkpoint()
+                .map_or_else(String::new, |n| n.to_string()),
+        })
+    }
+}
+
+/// The page that continues a view.
+fn page_of(view: &RevocationView, events: Vec<RevocationEvent>) -> RevocationPage {
+    let epochs = events.iter().filter_map(|event| match event.revoked {
+        Revoked::Epoch { epoch } => Some(epoch),
+        _ => None,
+    });
+    RevocationPage {
+        next: events.last().map_or(view.after(), |event| event.seq),
+        current_epoch: epochs.fold(view.epoch().max(EPOCH_FIRST), u64::max),
+        events,
+        checkpoint: String::new(),
+    }
+}
+
+/// The events of a range of the log's indexes.
+fn events(
+    log: &LogReader,
+    range: std::ops::Range<u64>,
+) -> Result<Vec<RevocationEvent>, StoreFailed> {
+    let mut events = Vec::new();
+    log.records(range, |index, leaf, private| {
+        events.push(opened(index + 1, leaf, private)?);
+        Ok::<(), StoreFailed>(())
+    })?;
+    Ok(events)
+}
+
+fn failed(error: EngineError) -> StoreFailed {
+    match error {
+        EngineError::Store(StoreError::Moved) => StoreFailed::Moved,
+        EngineError::Store(StoreError::Refused(why)) => StoreFailed::Unread(why.to_string()),
+        EngineError::Store(StoreError::Unknown(why)) => StoreFailed::Unknown(why),
+        error => StoreFailed::Log(error.to_string()),
+    }
+}
+
+impl From<ReadError> for StoreFailed {
+    fn from(e: ReadError) -> Self {
+        Self::Log(e.to_string())
+    }
+}
+
+/// When this node has read the end of the shared log: tokens are issued while that is not long ago.
+#[derive(Debug)]
+pub struct HeadAge {
+    clock: SharedClock,
+    max_age: Duration,
+    /// When the last read began that a write has made final.
+    read: Snapshot<Option<Instant>>,
+}
+
+impl HeadAge {
+    pub fn new(clock: SharedClock, max_age: Duration) -> Self {
+        Self {
+            clock,
+            max_age,
+            read: Snapshot::new(None),
+        }
+    }
+
+    /// Pause between two reads.
+    pub fn pause(&self) -> Duration {
+        (self.max_age / 4).min(Duration::from_millis(500))
+    }
+
+    /// Why the newest revocations may be missing here.
+    pub fn check(&self) -> Result<(), String> {
+        let now = self.clock.now();
+        match *self.read.load() {
+            Some(read) if now.saturating_duration_since(read) <= self.max_age => Ok(()),
+            Some(read) => {
+                let age = now.saturating_duration_since(read).as_secs();
+                Err(format!("the log of revocations was last read {age} s ago"))
+            }
+            None => Err("the log of revocations was not read yet".to_owned()),
+        }
+    }
+
+    /// The answer to a request for a token; `None` when it may be issued.
+    pub fn refusal(&self) -> Option<Problem> {
+        let why = self.check().err()?;
+        Some(Problem::unavailable(
+            format!("{why}: no token is issued meanwhile"),
+            1,
+        ))
+    }
+}
