@@ -16,6 +16,7 @@ use ron_kernel::net::{Address, SharedListener};
 use ron_kernel::{
     Deadline, GuardedClock, Net as _, OsNet, OsRandom, Registry, ServiceScope, Shutdown,
 };
+use ron_service::records::Postgres;
 use ron_service::{Config, ConfigProblem, Descriptor, Parts, Running, Table};
 
 use ron_services::NAMES;
@@ -335,6 +336,7 @@ fn start_one(
         random: OsRandom::shared(),
         net: OsNet::shared(),
         disk: Arc::new(OsDisk),
+        engines: Arc::new(Postgres),
         cores: ron_kernel::cores(),
         registry: Registry::new(name),
         api: ports.api,

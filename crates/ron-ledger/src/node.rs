@@ -1,5 +1,6 @@
 //! Starts this node of a ledger whose log is in an engine: its sessions, its books as a standby, and the threads beside the writer.
 
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -79,8 +80,15 @@ pub(crate) fn sessions(
         return Err(StartError::failed(why));
     };
     let holder = holder_name(node, chassis.random.u64());
-    let sessions = engine.log_sessions(&settings.origin.0, &holder, &chassis.peers.net);
-    let mut sessions = sessions.map_err(StartError::failed)?;
+    let (engines, net) = (&chassis.engines, &chassis.peers.net);
+    let sessions = engines.log_sessions(&engine, &settings.origin.0, &holder, net);
+    let mut sessions = sessions.map_err(|error| match error.kind() {
+        ErrorKind::Unsupported => {
+            let why = error.to_string();
+            vec![chassis.config.load().problem(Settings::log_url, why)].into()
+        }
+        _ => StartError::failed(error),
+    })?;
     if home.exists(KEY_FILE).map_err(StartError::failed)? {
         return Ok(Some(sessions));
     }
@@ -161,5 +169,37 @@ fn lost<T>(sup: &Supervisor, what: &'static str) -> impl Fn() -> Option<T> + Sen
     move || {
         sup.set_fatal(what);
         None
+    }
+}
+
+#[cfg(all(test, not(feature = "postgres")))]
+mod tests {
+    use ron_service::{Config, Parts};
+
+    use super::*;
+    use crate::boot::RonLedger;
+    use crate::settings::TABLE;
+
+    #[test]
+    fn an_engine_that_the_process_does_not_have_is_a_problem_of_its_key() {
+        let dir = tempfile::tempdir().unwrap();
+        let text = format!(
+            "data_dir = {:?}\ninsecure_loopback = true\n\
+             [log]\nurl = \"postgresql://ron@10.0.0.1/ron\"\nnode = \"http://127.0.0.1:1\"\n",
+            dir.path().join("data")
+        );
+        let config = Config::from_toml(&TABLE, Path::new("x/config.toml"), &text).unwrap();
+        let parts = Parts::ephemeral(TABLE.service).unwrap();
+        let Err(StartError::Config(problems)) = ron_service::start::<RonLedger>(config, parts)
+        else {
+            panic!("a configuration with a fault is refused as one");
+        };
+        let problem = &problems[0];
+        assert_eq!(problem.key, Settings::log_url);
+        assert!(
+            problem.why.contains("feature `postgres`"),
+            "{}",
+            problem.why
+        );
     }
 }

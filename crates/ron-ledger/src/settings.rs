@@ -67,7 +67,7 @@ impl ServiceSettings for Settings {
     fn from_config(config: &Config) -> Result<Self, Vec<ConfigProblem>> {
         let settings: Self = config.read().map_err(|problem| vec![problem])?;
         let mut problems = Vec::new();
-        if let Some(why) = settings.engine().and_then(|engine| engine.fault()) {
+        if let Some(why) = settings.engine().and_then(|engine| engine.url_fault()) {
             problems.push(config.problem(Self::log_url, why));
         }
         if settings.log_url.is_some() != settings.log_node.is_some() {

@@ -21,6 +21,7 @@ use crate::datadir::DataDir;
 use crate::error::StartError;
 use crate::kept_date::KeptDate;
 use crate::ready::{ReadyBoard, STARTING};
+use crate::records::SharedEngines;
 use crate::topology::{ChassisThreads, HOOKS_LOCK, HTTP_QUEUE, OPS_QUEUE};
 use crate::vitals::{self, Certificates};
 use ron_auth::{AuthConfig, RonAuthorizer};
@@ -115,6 +116,8 @@ pub struct Chassis {
     pub random: SharedRandom,
     net: SharedNet,
     pub disk: SharedDisk,
+    /// The engines of logs that several nodes share.
+    pub engines: SharedEngines,
     pub ready: ReadyBoard,
     /// Room on the disk of the data directory.
     pub room: DiskRoom,
@@ -231,6 +234,7 @@ impl Chassis {
             random: parts.random.clone(),
             net: parts.net.clone(),
             disk: parts.disk.clone(),
+            engines: parts.engines.clone(),
             ready,
             room,
             config: shared.config.clone(),

@@ -1,4 +1,4 @@
-//! The parts that a process gives to a service: time, randomness, sockets, a disk, metrics. The service
+//! The parts that a process gives to a service: time, randomness, sockets, a disk, engines, metrics. The service
 //! touches nothing else of the process.
 
 use std::io::ErrorKind;
@@ -15,6 +15,7 @@ use ron_kernel::{
 use super::Inherited;
 use crate::config::{ChassisSettings, Config};
 use crate::error::StartError;
+use crate::records::{Postgres, SharedEngines};
 
 /// What [`crate::start`] takes of the process, beside the configuration.
 pub struct Parts {
@@ -24,6 +25,8 @@ pub struct Parts {
     pub net: SharedNet,
     /// Holds the data directory.
     pub disk: SharedDisk,
+    /// The engines of logs that several nodes share.
+    pub engines: SharedEngines,
     /// Number of cores that the service's threads may use.
     pub cores: usize,
     /// One per service, also when six services share a process.
@@ -73,6 +76,7 @@ impl Parts {
             random: OsRandom::shared(),
             net: OsNet::shared(),
             disk: Arc::new(OsDisk),
+            engines: Arc::new(Postgres),
             cores: ron_kernel::cores(),
             registry: Registry::new(config.service()),
             api,
@@ -93,6 +97,7 @@ impl Parts {
             random: OsRandom::shared(),
             net: OsNet::shared(),
             disk: Arc::new(OsDisk),
+            engines: Arc::new(Postgres),
             cores: ron_kernel::cores(),
             registry: Registry::new(service),
             api,

@@ -23,7 +23,9 @@ mod postgres;
 #[cfg(any(test, feature = "postgres"))]
 mod sql;
 
+use std::fmt;
 use std::io;
+use std::sync::Arc;
 
 use ron_kernel::{Deadline, Random, SharedNet};
 use ron_tlog::store::{EngineInspection, LogSessions};
@@ -72,13 +74,49 @@ pub struct Engine {
     pub durability: EngineDurability,
 }
 
+/// Opens the engines that a configuration names. A process gives it to its services, as it gives them sockets and a disk.
+pub trait Engines: fmt::Debug + Send + Sync {
+    /// The sessions of one node with a log. `holder` is unique for each start of a process. The engine need not answer yet.
+    /// `Unsupported`: the process has no such engine.
+    fn log_sessions(
+        &self,
+        engine: &Engine,
+        log: &str,
+        holder: &str,
+        net: &SharedNet,
+    ) -> io::Result<LogSessions>;
+}
+
+pub type SharedEngines = Arc<dyn Engines>;
+
+/// PostgreSQL, if the program was built with it: the engine of programs.
+#[derive(Clone, Copy, Debug)]
+pub struct Postgres;
+
+impl Engines for Postgres {
+    fn log_sessions(
+        &self,
+        engine: &Engine,
+        log: &str,
+        holder: &str,
+        net: &SharedNet,
+    ) -> io::Result<LogSessions> {
+        engine.log_sessions(log, holder, net)
+    }
+}
+
 impl Engine {
-    /// What is wrong with it; `None` when nothing is known to be.
+    /// What is wrong with it in this program; `None` when nothing is known to be.
     pub fn fault(&self) -> Option<String> {
         if cfg!(not(feature = "postgres")) {
             let why = "needs PostgreSQL, without which this program was built (feature `postgres`)";
             return Some(why.into());
         }
+        self.url_fault()
+    }
+
+    /// What is wrong with its URL, whichever engine it names.
+    pub fn url_fault(&self) -> Option<String> {
         let user = self.url.split_once("://").map_or("", |(_, rest)| rest);
         let user = user.split(['/', '?']).next().unwrap_or("");
         let named = user.rsplit_once('@').map_or("", |(user, _)| user);
@@ -151,7 +189,8 @@ impl Engine {
         _holder: &str,
         _net: &SharedNet,
     ) -> io::Result<LogSessions> {
-        Err(io::ErrorKind::Unsupported.into())
+        let why = self.fault().unwrap_or_default();
+        Err(io::Error::new(io::ErrorKind::Unsupported, why))
     }
 
     /// This program was built without an engine: [`Engine::fault`] has said so.

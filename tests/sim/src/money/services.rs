@@ -15,6 +15,7 @@ use ron_kernel::{Deadline, Net as _, Registry, SeededRandom};
 use ron_ledger::RonLedger;
 use ron_proto::policy::{PolicySig, policy_message};
 use ron_proto::{b64, jcs};
+use ron_service::records::{Postgres, SharedEngines};
 use ron_service::{Config, Parts, Service};
 use ron_sim::sync::Gate;
 use ron_sim::thread::JoinHandle;
@@ -133,6 +134,19 @@ impl Process {
         date: &Date,
         disk: Option<SharedDisk>,
     ) -> Self {
+        Self::start_with::<S>(net, ip, config, seed, date, disk, Arc::new(Postgres))
+    }
+
+    /// With these engines for a log that several nodes share.
+    pub fn start_with<S: Service>(
+        net: &SimNet,
+        ip: IpAddr,
+        config: Config,
+        seed: u64,
+        date: &Date,
+        disk: Option<SharedDisk>,
+        engines: SharedEngines,
+    ) -> Self {
         let name = S::TABLE.service;
         let registry = Registry::new(name);
         let group = Group::new(name);
@@ -151,6 +165,7 @@ impl Process {
                 health: bind(81),
                 net: Arc::new(host),
                 disk: disk.unwrap_or_else(|| Arc::new(MemoryDisk::new())),
+                engines,
                 cores: 2,
                 registry: of_process,
                 instance: name.to_owned(),
