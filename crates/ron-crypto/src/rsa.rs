@@ -63,9 +63,9 @@ mod tests {
             signature
         };
         let (pkcs1, pss) = (sign(&RSA_PKCS1_SHA256), sign(&RSA_PSS_SHA256));
-        let public = key.public_key();
-        let n = public.modulus().big_endian_without_leading_zero().to_vec();
-        let e = public.exponent().big_endian_without_leading_zero().to_vec();
+        // `RSAPublicKey` of RFC 8017: a sequence of n, whose first byte is a zero, and e.
+        let der = key.public_key().as_ref();
+        let (n, e) = (der[9..265].to_vec(), der[267..].to_vec());
         let check = |padding, message: &[u8], signature: &[u8]| {
             verify_rsa((&n, &e), padding, message, signature)
         };
