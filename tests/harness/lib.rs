@@ -9,6 +9,7 @@
 
 pub mod consumers;
 mod disk;
+pub mod foreign;
 pub mod in_process;
 pub mod issuer;
 pub mod line;

@@ -3,6 +3,7 @@
 //! secret; no other copy exists.
 
 mod blocks;
+mod external;
 mod rotate;
 
 use std::path::{Path, PathBuf};
@@ -56,7 +57,7 @@ struct NameArgs {
 }
 
 #[derive(Args)]
-#[command(group(ArgGroup::new("proof").args(["secret", "key", "cert"])))]
+#[command(group(ArgGroup::new("proof").args(["secret", "key", "cert", "issuer"])))]
 struct AddArgs {
     #[command(flatten)]
     name: NameArgs,
@@ -75,12 +76,18 @@ struct AddArgs {
     /// File with the client's certificate (PEM), for a service with tls.client_ca_path.
     #[arg(long)]
     cert: Option<PathBuf>,
+    /// Another issuer whose tokens are its credential: the `iss` of these tokens, or a trust domain as
+    /// spiffe://example.org.
+    #[arg(long)]
+    issuer: Option<String>,
+    #[command(flatten)]
+    external: external::ExternalArgs,
     /// Tenant of its tokens; `default` when absent.
     #[arg(long)]
     tenant: Option<Tenant>,
     /// Holder that it may name beside itself, exact or a prefix ending in *; may be repeated.
-    #[arg(long = "subject")]
-    subjects: Vec<String>,
+    #[arg(long = "holder")]
+    holders: Vec<String>,
     /// Maximum lifetime of its tokens; 15m when absent.
     #[arg(long)]
     max_ttl: Option<String>,
@@ -200,20 +207,28 @@ fn add(args: &AddArgs) -> Result<(), String> {
     good_name(name)?;
     let issuer = Issuer::of(&args.name.place)?;
     let proves = args.secret || args.key.is_some() || args.cert.is_some();
-    if issuer.knows(name) == proves {
-        return Err(if proves {
+    let mut policy = issuer.policy.clone();
+    let had = policy.rule(name).is_some();
+    let mapped = policy
+        .rule(name)
+        .is_some_and(|rule| !rule.external.is_empty());
+    let known = issuer.knows(name) || mapped;
+    if known == (proves || args.issuer.is_some()) {
+        return Err(if known {
             format!(
-                "{name} is a client already: leave out --secret, --key and --cert to give it another audience"
+                "{name} is a client already: leave out --secret, --key, --cert and --issuer to give it another audience"
             )
         } else {
             format!(
-                "{name} is no client yet: say how it proves itself with --secret, --key FILE or --cert FILE"
+                "{name} is no client yet: say how it proves itself with --secret, --key FILE or --cert FILE, or with the \
+                 tokens of another issuer: --issuer URL --subject PATTERN"
             )
         });
     }
-    let mut policy = issuer.policy.clone();
-    let had = policy.rule(name).is_some();
     extend(&mut policy, args)?;
+    if let Some(issuer) = &args.issuer {
+        args.external.map(&mut policy, name, issuer)?;
+    }
     // Signed first: a policy that is refused leaves everything as it was.
     let signed = change::signed(&issuer.layout, &mut policy)?;
     if proves {
@@ -278,7 +293,7 @@ fn extend(policy: &mut IssuerPolicy, args: &AddArgs) -> Result<(), String> {
             ));
         }
         rule.audiences.push(audience);
-        rule.subjects.extend(args.subjects.iter().cloned());
+        rule.subjects.extend(args.holders.iter().cloned());
         rule.max_ttl_s = max_ttl.unwrap_or(rule.max_ttl_s);
         rule.exchange |= args.exchange;
         return Ok(());
@@ -286,10 +301,11 @@ fn extend(policy: &mut IssuerPolicy, args: &AddArgs) -> Result<(), String> {
     policy.clients.push(ClientRule {
         client_id: name.to_owned(),
         tenant: args.tenant.clone().unwrap_or_default(),
-        subjects: args.subjects.clone(),
+        subjects: args.holders.clone(),
         audiences: vec![audience],
         max_ttl_s: max_ttl.unwrap_or(TTL_S_DEFAULT),
         exchange: args.exchange,
+        external: Vec::new(),
     });
     Ok(())
 }
@@ -328,8 +344,23 @@ fn list(place: &Place) -> Result<(), String> {
         println!("{}  by {}  {names}", client.id, client.proofs.join(", "));
     }
     for rule in &issuer.policy.clients {
-        if !issuer.knows(&rule.client_id) {
+        if issuer.knows(&rule.client_id) {
+            continue;
+        }
+        if rule.external.is_empty() {
             println!("{}  is in the policy alone", rule.client_id);
+        } else {
+            let names: Vec<&str> = rule
+                .audiences
+                .iter()
+                .map(|one| one.audience.as_str())
+                .collect();
+            println!(
+                "{}  by {}  {}",
+                rule.client_id,
+                external::proofs(rule),
+                names.join(" ")
+            );
         }
     }
     Ok(())
@@ -342,7 +373,10 @@ fn show(args: &NameArgs) -> Result<(), String> {
     if known.is_none() && rule.is_none() {
         return Err(unknown(&args.name));
     }
-    let proofs = known.map(|client| client.proofs.join(", "));
+    let mut proofs = known.map(|client| client.proofs.join(", "));
+    if let Some(rule) = rule.filter(|rule| proofs.is_none() && !rule.external.is_empty()) {
+        proofs = Some(external::proofs(rule));
+    }
     println!(
         "proves itself by: {}",
         proofs
@@ -386,6 +420,7 @@ fn remove(args: &RemoveArgs) -> Result<(), String> {
         return Ok(());
     }
     policy.clients.retain(|rule| rule.client_id != name);
+    external::drop_unused(&mut policy);
     let signed = change::signed(&issuer.layout, &mut policy)?;
     if issuer.knows(name) {
         let by_hand = || {

@@ -48,7 +48,7 @@ const EXAMPLES: &[(&str, &str)] = &[
     ),
     (
         "client add",
-        "ron client add shop --audience https://orders.example.org/ --scope orders:read --secret\nron client add ci --audience svc-wallet --scope wallet:read --key ci.jwk.json\nron client add shop --audience reports --scope read   # a second audience",
+        "ron client add shop --audience https://orders.example.org/ --scope orders:read --secret\nron client add ci --audience svc-wallet --scope wallet:read --key ci.jwk.json\nron client add shop --audience reports --scope read   # a second audience\nron client add deploy --audience https://orders.example.org/ --scope orders:write --issuer https://token.actions.githubusercontent.com --jwks-url https://token.actions.githubusercontent.com/.well-known/jwks --subject 'repo:acme/shop:ref:refs/heads/main'",
     ),
     (
         "client list",

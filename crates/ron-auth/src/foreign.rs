@@ -3,19 +3,10 @@
 use ron_proto::strict;
 use serde_json::Value;
 
-use crate::jwks::{JwksError, VerifyKey};
+use crate::jwks::{JwksError, KeyUse, VerifyKey};
 
 /// Maximum keys in the set of another issuer.
 pub const FOREIGN_KEYS_MAX: usize = 64;
-
-/// What the keys of a set are for, by the member `use` of their JWK.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KeyUse {
-    /// `sig`, or not said.
-    Signatures,
-    /// `jwt-svid`: keys of a SPIFFE trust bundle.
-    JwtSvid,
-}
 
 /// The usable keys of another issuer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -11,8 +11,6 @@ use ron_proto::{b64, strict};
 use ron_tlog::note::VerifierKey;
 use serde::Deserialize;
 
-use crate::foreign::KeyUse;
-
 /// Maximum keys in one set. A rotating issuer has two or three; one that rotated every quarter of a
 /// minute, for as long as the maximum token lifetime, would have this many.
 const KEYS_MAX: usize = 256;
@@ -99,6 +97,15 @@ impl PqRule {
             _ => None,
         }
     }
+}
+
+/// What the keys of a set are for, by the member `use` of their JWK.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyUse {
+    /// `sig`, or not said.
+    Signatures,
+    /// `jwt-svid`: keys of a SPIFFE trust bundle.
+    JwtSvid,
 }
 
 /// A public key for verification.

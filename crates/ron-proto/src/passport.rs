@@ -7,9 +7,11 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+mod external;
 mod issuer_policy;
 mod policy_faults;
 
+pub use external::{ExternalIssuer, ExternalSubject, SPIFFE};
 pub use issuer_policy::*;
 pub use policy_faults::TOKEN_ALGS;
 
@@ -537,6 +539,12 @@ pub const ACCESS_TOKEN_TYPE: &str = "urn:ietf:params:oauth:token-type:access_tok
 pub const TOKEN_EXCHANGE: &str = "urn:ietf:params:oauth:grant-type:token-exchange";
 /// `client_assertion_type` of a signed client assertion (RFC 7523).
 pub const JWT_BEARER: &str = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer";
+/// `grant_type` of a token of another issuer (RFC 7523 section 2.1).
+pub const JWT_BEARER_GRANT: &str = "urn:ietf:params:oauth:grant-type:jwt-bearer";
+/// `subject_token_type` of a token of another issuer (RFC 8693).
+pub const JWT_TYPE: &str = "urn:ietf:params:oauth:token-type:jwt";
+/// The same for an id token of OpenID Connect.
+pub const ID_TOKEN_TYPE: &str = "urn:ietf:params:oauth:token-type:id_token";
 /// Maximum size of a token with its narrowing statements, in bytes.
 pub const NARROWED_BYTES_MAX: usize = 8 * 1024;
 /// The same for a token with an ML-DSA signature.

@@ -7,6 +7,7 @@ use ron_auth::{ProofCache, RevocationView, read_seen, revocation_log};
 use ron_auth::{RonAuthorizer, TokenCache};
 use ron_client::{Credential, KmsClient};
 use ron_files::{Dir, MemoryDisk, SharedDisk};
+use ron_http::{ClientConfig, ClientTls, ClientTlsFiles, HttpClient};
 use ron_kernel::{Receiver, Sender, Snapshot, TokenBuckets, Topology, queue};
 use ron_proto::passport::{Jwks, VERIFY_BATCH_MAX};
 use ron_proto::scope;
@@ -18,6 +19,8 @@ use ron_tlog::note::VerifierKey;
 use crate::api::{self, Api};
 use crate::clients::{ClientReject, Clients};
 use crate::dpop::Proofs;
+use crate::external::ExternalReject;
+use crate::external::keys::{self as issuer_keys, FetchedKeys, KeyReader};
 use crate::issue::health::IssueHealth;
 use crate::issue::{self, Issuer};
 use crate::keys::{KeeperParts, KeyKeeper, KeyRead};
@@ -34,8 +37,8 @@ use crate::revoke::{
 use crate::settings::{Settings, TABLE};
 use crate::sync::{InForce, PolicyKeeper};
 use crate::topology::{
-    ASSERTIONS, ISSUE_QUEUE, ISSUER, KEYS, POLICY, PUBLISH_QUEUE, PUBLISHER, REVOKE_QUEUE, REVOKER,
-    TOPOLOGY,
+    ASSERTIONS, ISSUE_QUEUE, ISSUER, ISSUERS, ISSUERS_QUEUE, KEYS, POLICY, PUBLISH_QUEUE,
+    PUBLISHER, REVOKE_QUEUE, REVOKER, TOPOLOGY,
 };
 
 /// Maximum valid tokens in the cache, whose signatures are not verified again; 1 to 2 KiB each.
@@ -116,6 +119,7 @@ impl Service for SvcPassport {
         let shared = core.settings.keys.log_engine();
         let others_max_age = shared.map(|_| core.settings.keys.revocation_max_age);
         let once = node::once(&chassis, core.settings.keys.records_engine())?;
+        let (issuer_keys, wanted_keys) = core.issuer_keys(&chassis)?;
         let takes_certs = chassis.config.with(|config| {
             let settings = config.chassis();
             settings.tls_enabled && settings.tls_client_ca.is_some()
@@ -133,6 +137,8 @@ impl Service for SvcPassport {
                 once.clone(),
             ),
             once,
+            issuer_keys,
+            wanted_keys,
             auth,
             keys,
             checks: shares(core.settings.keys.checks_per_second),
@@ -159,9 +165,12 @@ fn shares(per_second: u32) -> Option<TokenBuckets> {
 /// Declares the reasons of refusals, the readiness causes and the capabilities.
 fn declare(chassis: &Chassis, auth: &RonAuthorizer) {
     auth.declare_reasons(ClientReject::ALL.map(ClientReject::reason));
+    auth.declare_reasons(ExternalReject::ALL.map(ExternalReject::reason));
     auth.declare_reasons(["client_guesses", "issuer_policy", "proofs_several"]);
     auth.declare_reasons(["proofs_untaken"]);
-    let causes = ["issue", "note", "policy", "pq", "store", "verify"];
+    let causes = [
+        "issue", "issuers", "note", "policy", "pq", "store", "verify",
+    ];
     chassis.ready.declare(&causes);
     chassis
         .ready
@@ -170,6 +179,7 @@ fn declare(chassis: &Chassis, auth: &RonAuthorizer) {
         "dpop",
         "introspect",
         "issue",
+        "jwt_bearer",
         "oauth2_client_credentials",
         "revoke",
         "status_list",
@@ -434,6 +444,38 @@ impl Core {
         sup.spawn(&KEYS, move |ctx| {
             keeper.run(ctx, every, |ctx| tries.recheck(ctx));
         });
+    }
+
+    /// Starts the thread that reads the keys of other issuers.
+    fn issuer_keys(
+        &self,
+        chassis: &Chassis,
+    ) -> Result<(Arc<Snapshot<FetchedKeys>>, Sender<String>), StartError> {
+        let own = self.settings.keys.issuers_ca.clone().map(|ca| {
+            let files = ClientTlsFiles { ca, identity: None };
+            ClientTls::load(files).map_err(|e| StartError::config_text(e.to_string()))
+        });
+        let peers = chassis.peers.clone();
+        let http = HttpClient::new(ClientConfig {
+            max_response_bytes: issuer_keys::BYTES_MAX,
+            breaker: None,
+            tls: own.transpose()?.or_else(|| peers.tls.clone()),
+            ..peers
+        });
+        let (wanted, asked) = queue(&ISSUERS_QUEUE, ISSUERS_QUEUE.capacity, &chassis.km);
+        let keys = Arc::new(Snapshot::new(FetchedKeys::default()));
+        let reader = KeyReader {
+            http,
+            policy: self.policy.clone(),
+            keys: keys.clone(),
+            ready: chassis.ready.clone(),
+            km: chassis.km.clone(),
+            clock: chassis.clock.clone(),
+        };
+        chassis
+            .sup
+            .spawn(&ISSUERS, move |ctx| reader.run(ctx, &asked));
+        Ok((keys, wanted))
     }
 
     fn issuer(&self, chassis: &Chassis, keys: &Arc<KeyKeeper>, node: Option<&Node>) -> Issuer {

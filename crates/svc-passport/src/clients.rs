@@ -239,6 +239,11 @@ impl Clients {
         }
     }
 
+    /// Ids of the assertions that were used.
+    pub const fn assertions(&self) -> &Arc<ProofCache> {
+        &self.assertions
+    }
+
     /// The client's name in the configuration.
     pub fn known(&self, id: &str) -> Option<&str> {
         self.clients.get(id).map(|client| client.id.as_str())
@@ -329,12 +334,12 @@ impl Clients {
     }
 }
 
-fn text<'m>(map: &'m Map<String, Value>, name: &str) -> Option<&'m str> {
+pub(crate) fn text<'m>(map: &'m Map<String, Value>, name: &str) -> Option<&'m str> {
     map.get(name).and_then(Value::as_str)
 }
 
 /// Whether `aud` names one of `audiences`.
-fn is_for(claims: &Map<String, Value>, audiences: &[String]) -> bool {
+pub(crate) fn is_for(claims: &Map<String, Value>, audiences: &[String]) -> bool {
     let ours = |aud: &Value| {
         aud.as_str()
             .is_some_and(|aud| audiences.iter().any(|a| a == aud))

@@ -18,6 +18,7 @@ fn policy() -> IssuerPolicy {
     IssuerPolicy {
         version: 1,
         audiences: Vec::new(),
+        issuers: Vec::new(),
         clients: vec![
             rule("operator", &["wallet:read", "wallet:issue"], false),
             rule("gateway", &["wallet:read", "wallet:issue"], true),

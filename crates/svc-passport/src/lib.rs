@@ -6,6 +6,7 @@
 //!  /revoke, /events ──> revoke queue ──> pass-revoker ── SQLite, log, then view ──> answer, feed readers
 //!  /status, /policy ──> publish queue ──> pass-publish ── signs what has changed ──> ron-kms
 //!  pass-keys ── reads the keys every few seconds ──> snapshot: heads, JWKS
+//!  pass-issuers ── reads the keys of other issuers from their URLs ──> snapshot
 //!  pass-policy ── reads the signed policy from files or URL ──> snapshot
 //! ```
 //!
@@ -20,6 +21,7 @@ mod clients;
 mod dpop;
 mod exchange;
 pub mod explain;
+mod external;
 mod issue;
 mod keys;
 mod lists;

@@ -82,7 +82,7 @@ impl Metrics {
         let pq = pq.into_iter().filter_map(pq_alg).flatten();
         let algs: Vec<&str> = ["EdDSA", "ES256"].into_iter().chain(pq).collect();
         let km = KernelMetrics::new(r);
-        km.upstream_fail.declare(["ron-kms", "policy"]);
+        km.upstream_fail.declare(["ron-kms", "policy", "issuer"]);
         km.io_timeouts.declare(["issue"]);
         km.io_errors.declare(["store"]);
         Self {

@@ -23,6 +23,7 @@ fn policy() -> IssuerPolicy {
     IssuerPolicy {
         version: 1,
         audiences: Vec::new(),
+        issuers: Vec::new(),
         clients: vec![operator],
     }
 }

@@ -73,6 +73,7 @@ pub fn client(id: &str, audiences: Vec<AudienceRule>) -> ClientRule {
         audiences,
         max_ttl_s: 3600,
         exchange: false,
+        external: Vec::new(),
     }
 }
 
@@ -107,6 +108,7 @@ pub fn in_force(version: u64) -> InForce {
     let policy = IssuerPolicy {
         version,
         audiences: Vec::new(),
+        issuers: Vec::new(),
         clients: Vec::new(),
     };
     let bytes = ron_proto::jcs::to_vec(&policy).expect("a policy has a canonical form");

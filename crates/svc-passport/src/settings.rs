@@ -92,6 +92,9 @@ ron_service::settings! {
         "policy.poll_interval" => policy_poll: Duration = "30s", range("100ms", "24h"), restart(Threads);
         /// Ed25519 keys the policy must be signed with: base64url, or NAME=base64url.
         "policy.public_keys" => policy_keys: KeyRing, required, restart(Trust);
+        /// Authorities (PEM) of the URLs with the keys of other issuers; tls.peer_ca_path when absent. For public issuers
+        /// the system's, as /etc/ssl/certs/ca-certificates.crt.
+        "issuers.ca_path" => issuers_ca: Option<PathBuf>, restart(Files);
         /// Lifetime of a token whose request names none.
         "ttl.default" => ttl: Duration = "15m", range("1s", "1h"), reloadable;
         /// Maximum budget.bytes that a request may name.

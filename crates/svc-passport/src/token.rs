@@ -234,6 +234,7 @@ mod tests {
     static POLICY: LazyLock<IssuerPolicy> = LazyLock::new(|| IssuerPolicy {
         version: 1,
         audiences: Vec::new(),
+        issuers: Vec::new(),
         clients: vec![ClientRule {
             subjects: vec!["user:*".to_owned()],
             ..client("operator", vec![audience("svc-wallet", &["wallet:read"])])

@@ -71,6 +71,15 @@ pub static ONCE_QUEUE: QueueSpec = QueueSpec {
     when_full: "429 busy",
 };
 
+/// Reads the keys of other issuers.
+pub static ISSUERS: ThreadSpec = ThreadSpec {
+    name: "pass-issuers",
+    count: Count::One,
+    stage: Stage::Background,
+    critical: false,
+    job: "reads the keys of other issuers that the policy names by URL",
+};
+
 /// Grants waiting for a signature.
 pub static ISSUE_QUEUE: QueueSpec = QueueSpec {
     name: "issue",
@@ -100,10 +109,20 @@ pub static PUBLISH_QUEUE: QueueSpec = QueueSpec {
     when_full: "429 busy",
 };
 
+/// Issuers whose keys are to be read now.
+pub static ISSUERS_QUEUE: QueueSpec = QueueSpec {
+    name: "issuers",
+    capacity: 16,
+    overflow: Overflow::RejectNew,
+    from: "API workers",
+    to: "pass-issuers",
+    when_full: "reads are pending already; nothing is lost",
+};
+
 pub static ASSERTIONS: LockSpec = LockSpec {
     name: "client_assertions",
     rank: 12,
-    guards: "ids of client assertions that were used, until they expire",
+    guards: "ids of client assertions and of other issuers' tokens that were used, until they expire",
 };
 
 pub static PROOFS: LockSpec = LockSpec {
@@ -142,7 +161,7 @@ pub static STORE: LockSpec = LockSpec {
 pub static TOPOLOGY: Topology = ron_service::topology! {
     service: "svc-passport",
     prefix: "pass",
-    threads: [ISSUER, REVOKER, KEYS, PUBLISHER, POLICY, UPKEEP, ONCE],
-    queues: [ISSUE_QUEUE, REVOKE_QUEUE, PUBLISH_QUEUE, ONCE_QUEUE],
+    threads: [ISSUER, REVOKER, KEYS, PUBLISHER, POLICY, ISSUERS, UPKEEP, ONCE],
+    queues: [ISSUE_QUEUE, REVOKE_QUEUE, PUBLISH_QUEUE, ISSUERS_QUEUE, ONCE_QUEUE],
     locks: [ASSERTIONS, PROOFS, LISTS, PUBLISHED, ISSUE_HEALTH, STORE],
 };

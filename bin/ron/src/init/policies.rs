@@ -38,6 +38,7 @@ fn issuer() -> IssuerPolicy {
     IssuerPolicy {
         version: 1,
         audiences: Vec::new(),
+        issuers: Vec::new(),
         clients: vec![ClientRule {
             client_id: "operator".to_owned(),
             tenant: "default".parse().expect("a constant tenant is valid"),
@@ -52,6 +53,7 @@ fn issuer() -> IssuerPolicy {
             ],
             max_ttl_s: TTL_S_MAX,
             exchange: false,
+            external: Vec::new(),
         }],
     }
 }

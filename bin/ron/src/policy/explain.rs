@@ -59,6 +59,26 @@ pub fn run(args: &ExplainArgs) -> Result<(), String> {
     let clients = decider.clients();
     match clients.iter().find(|client| client.id == args.client) {
         Some(client) => println!("client     {} by {}", client.id, client.proofs.join(", ")),
+        None if policy
+            .rule(&args.client)
+            .is_some_and(|rule| !rule.external.is_empty()) =>
+        {
+            for one in policy
+                .rule(&args.client)
+                .iter()
+                .flat_map(|rule| &rule.external)
+            {
+                println!(
+                    "client     {} by tokens of {} with sub {}",
+                    args.client,
+                    one.issuer,
+                    one.subject.as_deref().unwrap_or("of any kind")
+                );
+                for (name, pattern) in &one.claims {
+                    println!("           and {name} {pattern}");
+                }
+            }
+        }
         None => println!(
             "client     {} is not in [[clients]]: it cannot use the token endpoint, only passport:issue",
             args.client

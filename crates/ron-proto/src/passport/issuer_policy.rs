@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{SUBJECT_BYTES_MAX, TTL_S_MAX, TokenClaims};
+use super::{ExternalIssuer, ExternalSubject, SUBJECT_BYTES_MAX, TTL_S_MAX, TokenClaims};
 use crate::caveat::{Caveat, from_detail};
 use crate::scope;
 use crate::values::Tenant;
@@ -20,6 +20,9 @@ pub struct IssuerPolicy {
     /// The services that are not of this installation. Its own need no entry: their scopes are known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub audiences: Vec<Audience>,
+    /// Issuers of others whose tokens are credentials of clients.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub issuers: Vec<ExternalIssuer>,
     /// One rule per client.
     pub clients: Vec<ClientRule>,
 }
@@ -82,13 +85,16 @@ pub struct ClientRule {
     /// own it may always exchange.
     #[serde(default, skip_serializing_if = "is_false")]
     pub exchange: bool,
+    /// Tokens of other issuers with which the client proves itself (RFC 7523, RFC 8693).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub external: Vec<ExternalSubject>,
 }
 
 #[expect(
     clippy::trivially_copy_pass_by_ref,
     reason = "serde passes a reference"
 )]
-const fn is_false(flag: &bool) -> bool {
+pub(super) const fn is_false(flag: &bool) -> bool {
     !*flag
 }
 

@@ -42,6 +42,7 @@ impl IssuerPolicy {
         for client in &self.clients {
             client.faults(self, &mut faults);
         }
+        self.external_faults(&mut faults);
         faults
     }
 
@@ -175,7 +176,7 @@ fn caveats<'a>(whose: &str, texts: impl Iterator<Item = &'a String>, faults: &mu
 }
 
 /// The texts that come a second time.
-fn repeated<'a>(texts: impl IntoIterator<Item = &'a String>) -> Vec<&'a String> {
+pub(super) fn repeated<'a>(texts: impl IntoIterator<Item = &'a String>) -> Vec<&'a String> {
     let mut seen = BTreeSet::new();
     let all = texts.into_iter();
     all.filter(|text| !seen.insert(text.as_str())).collect()

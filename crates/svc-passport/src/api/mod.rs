@@ -22,6 +22,7 @@ use ron_proto::passport::IssuerPolicy;
 
 use crate::clients::Clients;
 use crate::dpop::Proofs;
+use crate::external::keys::FetchedKeys;
 use crate::issue::{IssueJob, no_policy};
 use crate::keys::KeyKeeper;
 use crate::metrics::Metrics;
@@ -47,6 +48,10 @@ pub struct Api {
     /// Limits from the configuration.
     pub limits: Arc<Snapshot<Limits>>,
     pub clients: Arc<Snapshot<Clients>>,
+    /// Keys of other issuers that were read from their URLs.
+    pub issuer_keys: Arc<Snapshot<FetchedKeys>>,
+    /// Issuers whose keys are to be read now.
+    pub wanted_keys: Sender<String>,
     /// DPoP proofs of token requests.
     pub proofs: Proofs,
     /// Takes ids that count at all nodes; `None` when there are no others.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ron_auth::PROOF_ALGS;
 use ron_http::{Body, Need, Response, Route};
-use ron_proto::passport::{ServerMetadata, TOKEN_EXCHANGE};
+use ron_proto::passport::{JWT_BEARER_GRANT, ServerMetadata, TOKEN_EXCHANGE};
 use ron_proto::{ContentId, Problem, scope};
 
 use super::Api;
@@ -111,7 +111,7 @@ fn metadata(api: &Api) -> ServerMetadata {
         pq_jwks_uri: format!("{base}/.well-known/jwks-pq.json"),
         introspection_endpoint: format!("{base}/oauth2/introspect"),
         revocation_endpoint: format!("{base}/oauth2/revoke"),
-        grant_types_supported: texts(&["client_credentials", TOKEN_EXCHANGE]),
+        grant_types_supported: texts(&["client_credentials", JWT_BEARER_GRANT, TOKEN_EXCHANGE]),
         token_endpoint_auth_methods_supported: clients.clone(),
         token_endpoint_auth_signing_alg_values_supported: algs.clone(),
         introspection_endpoint_auth_methods_supported: clients.clone(),

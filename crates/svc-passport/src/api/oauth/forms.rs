@@ -20,7 +20,7 @@ pub struct ClientFields {
 /// The form of `POST /oauth2/token`. Other fields are ignored, and a field without a value counts as absent.
 #[derive(JsonSchema)]
 pub struct TokenForm {
-    /// `client_credentials`, or the token-exchange one of RFC 8693.
+    /// `client_credentials`, the jwt-bearer one of RFC 7523, or the token-exchange one of RFC 8693.
     grant_type: GrantType,
     /// Scopes separated by spaces; all allowed scopes when absent.
     scope: Option<String>,
@@ -34,9 +34,12 @@ pub struct TokenForm {
     caveat: Option<Vec<String>>,
     /// Caveats in the form of RFC 9396: a JSON array of objects of type `ron`.
     authorization_details: Option<String>,
+    /// With jwt-bearer: a token of an issuer that the policy trusts; it stands for the client that the policy maps it to.
+    assertion: Option<String>,
     /// The token to exchange.
     subject_token: Option<String>,
-    /// The access token type of RFC 8693.
+    /// The access token type of RFC 8693 for a token of this issuer; `urn:ietf:params:oauth:token-type:jwt` or `id_token`
+    /// for one of another issuer.
     subject_token_type: Option<String>,
     /// Refused: the authenticated client is the actor.
     actor_token: Option<String>,
@@ -53,6 +56,8 @@ pub struct TokenForm {
 enum GrantType {
     #[schemars(rename = "client_credentials")]
     ClientCredentials,
+    #[schemars(rename = "urn:ietf:params:oauth:grant-type:jwt-bearer")]
+    JwtBearer,
     #[schemars(rename = "urn:ietf:params:oauth:grant-type:token-exchange")]
     TokenExchange,
 }

@@ -1,6 +1,7 @@
 //! The OAuth endpoints: token (RFC 6749, 8693), introspect (RFC 7662), revoke (RFC 7009). They share the form parser, the
 //! client authentication, and the error format of RFC 6749 section 5.2.
 
+mod external;
 mod forms;
 mod introspect;
 mod revoke;

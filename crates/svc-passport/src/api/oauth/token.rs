@@ -1,15 +1,16 @@
-//! `POST /oauth2/token`: client_credentials (RFC 6749 section 4.4) and token exchange (RFC 8693), both with DPoP
+//! `POST /oauth2/token`: client_credentials (RFC 6749 section 4.4), jwt-bearer (RFC 7523 section 2.1) and token exchange
+//! (RFC 8693), all with DPoP
 //! (RFC 9449) where a proof is sent. A request may carry `audience`, `ttl_s`, repeated `caveat` parameters and
 //! `authorization_details` of type `ron` (RFC 9396).
 
 use std::sync::Arc;
 
 use ron_http::{Method, Need, Request, Responder, Response, Route};
-use ron_proto::passport::{ACCESS_TOKEN_TYPE, TOKEN_EXCHANGE, TokenAnswer};
+use ron_proto::passport::{ACCESS_TOKEN_TYPE, JWT_BEARER_GRANT, TOKEN_EXCHANGE, TokenAnswer};
 use ron_proto::{Problem, caveat, strict};
 
 use super::forms::TokenForm;
-use super::{AuthenticatedClient, FORM_BYTES_MAX, Fields, as_oauth, client};
+use super::{AuthenticatedClient, FORM_BYTES_MAX, Fields, as_oauth, client, external};
 use crate::api::{Api, judge};
 use crate::dpop::ProofRefused;
 use crate::exchange::{PresentedToken, exchange};
@@ -17,7 +18,7 @@ use crate::issue::{Form, IssueJob};
 use crate::policy::{Grant, TokenRequest};
 
 /// The fields of the form besides those of client authentication.
-pub(super) const KNOWN: [&str; 12] = [
+pub(super) const KNOWN: [&str; 13] = [
     "grant_type",
     "scope",
     "audience",
@@ -25,6 +26,7 @@ pub(super) const KNOWN: [&str; 12] = [
     "ttl_s",
     "caveat",
     "authorization_details",
+    "assertion",
     "subject_token",
     "subject_token_type",
     "actor_token",
@@ -40,7 +42,7 @@ pub fn route(api: &Arc<Api>) -> Route {
         Need::Public,
         move |req, responder| handle(&api, &req, responder),
     )
-    .summary("OAuth 2.0 token endpoint: client_credentials and token exchange.")
+    .summary("OAuth 2.0 token endpoint: client_credentials, jwt-bearer and token exchange.")
     .body_form::<TokenForm>()
     .returns::<TokenAnswer>(200)
     .body_cap(FORM_BYTES_MAX)
@@ -67,18 +69,22 @@ fn handle(api: &Api, req: &Request, responder: Responder) {
 
 fn grant(api: &Api, req: &Request) -> Result<(Grant, Form), Problem> {
     let form = Fields::parse(req, &KNOWN)?;
-    let exchanging = match form.one("grant_type")? {
-        Some("client_credentials") => false,
-        Some(TOKEN_EXCHANGE) => true,
+    let kind = match form.one("grant_type")? {
+        Some(kind @ ("client_credentials" | JWT_BEARER_GRANT | TOKEN_EXCHANGE)) => kind,
         Some(_) => {
             return Err(Problem::bad_request(
-                "grant_type must be client_credentials or the token-exchange one of RFC 8693",
+                "grant_type must be client_credentials, the jwt-bearer one of RFC 7523 or the token-exchange one of RFC 8693",
             )
             .with_oauth("unsupported_grant_type"));
         }
         None => return Err(Problem::bad_request("grant_type is missing")),
     };
-    let AuthenticatedClient { id, x5t } = client(api, req, &form)?;
+    let exchanging = kind == TOKEN_EXCHANGE;
+    let foreign = external::token_of(&form, kind)?;
+    let AuthenticatedClient { id, x5t } = match foreign {
+        Some(token) => external::mapped(api, req, &form, token)?,
+        None => client(api, req, &form)?,
+    };
     let ours = (&**api.auth.bases(), id.as_str());
     let jkt = api.proofs.check(req, ours, api.now_s());
     let jkt = jkt.map_err(|refused| match refused {
@@ -110,17 +116,25 @@ fn grant(api: &Api, req: &Request) -> Result<(Grant, Form), Problem> {
         }
     };
     if exchanging {
+        exchange_only(&form)?;
+    }
+    if exchanging && foreign.is_none() {
         let grant = exchanged(api, &form, &ask).inspect_err(denied)?;
         return Ok((grant, Form::Exchange));
     }
-    for name in &KNOWN[7..] {
-        if form.one(name)?.is_some() {
+    for name in &KNOWN[8..] {
+        if !exchanging && form.one(name)?.is_some() {
             return Err(Problem::bad_request(format!(
                 "{name} belongs to token exchange"
             )));
         }
     }
-    Ok((api.decide(&ask).inspect_err(denied)?, Form::Oauth))
+    let answer = if exchanging {
+        Form::Exchange
+    } else {
+        Form::Oauth
+    };
+    Ok((api.decide(&ask).inspect_err(denied)?, answer))
 }
 
 /// The service that the token is for, from `audience` or from `resource` (RFC 8707): one, because a token is for one.
@@ -149,23 +163,31 @@ fn target(form: &Fields) -> Result<Option<&str>, Problem> {
     Ok(Some(url))
 }
 
-fn exchanged(api: &Api, form: &Fields, ask: &TokenRequest<'_>) -> Result<Grant, Problem> {
-    let access = |name: &str, value: Option<&str>| match value {
+fn access(name: &str, value: Option<&str>) -> Result<(), Problem> {
+    match value {
         None | Some(ACCESS_TOKEN_TYPE) => Ok(()),
         Some(_) => Err(Problem::bad_request(format!(
             "{name} must be {ACCESS_TOKEN_TYPE}"
         ))),
-    };
-    access(
-        "subject_token_type",
-        Some(form.required("subject_token_type")?),
-    )?;
+    }
+}
+
+/// What every exchange asks for: an access token, for the client itself.
+fn exchange_only(form: &Fields) -> Result<(), Problem> {
     access("requested_token_type", form.one("requested_token_type")?)?;
     if form.one("actor_token")?.is_some() || form.one("actor_token_type")?.is_some() {
         return Err(Problem::bad_request(
             "actor_token is not supported: the authenticated client is the actor",
         ));
     }
+    Ok(())
+}
+
+fn exchanged(api: &Api, form: &Fields, ask: &TokenRequest<'_>) -> Result<Grant, Problem> {
+    access(
+        "subject_token_type",
+        Some(form.required("subject_token_type")?),
+    )?;
     let token = form.required("subject_token")?;
     let good = judge::judge(api, token).map_err(|refused| match refused.reject.status() {
         503 => refused.reject.problem(),
