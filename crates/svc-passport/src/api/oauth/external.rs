@@ -46,8 +46,11 @@ pub fn mapped(
     api.may_guess(req)
         .map_err(|busy| api.refused(req, "client_guesses", None, busy))?;
     let (id, used) = judged(api, req, named.as_deref(), token)?;
-    if let Some(used) = used {
-        api.keep_assertion(used, req.deadline)?;
+    if let Some(used) = used
+        && !api.keep_assertion(used, req.deadline)?
+    {
+        let reject = ExternalReject::Replay;
+        return Err(api.refused(req, reject.reason(), Some(&id), reject.problem()));
     }
     Ok(AuthenticatedClient { id, x5t })
 }
