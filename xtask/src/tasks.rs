@@ -144,6 +144,7 @@ pub const TASKS: &[Task] = &[
         args: &[
             "--seeds=200 RON_SIM_SEEDS : seeds of each model",
             "--operations=2000 RON_SIM_OPERATIONS : operations of each world",
+            "--first=0 RON_SIM_FIRST : first seed of each world, so that long runs add up",
             "--seed= RON_SIM_SEED : this seed alone, with its output and without mutants",
             "--schedule= RON_SIM_SCHEDULE : the decisions that a failing run has printed, in place of the seed's own",
             "--trace RON_SIM_TRACE : print the time line of that seed: every operation of a model, the story of a world",

@@ -79,7 +79,8 @@ fn explore_as(world: Sim, seeds_max: u64, body: impl Fn(&Operations) + Send + Sy
     };
     let sim = steered::scheduled(world);
     let wanted = steered::number("RON_SIM_OPERATIONS").unwrap_or(OPERATIONS);
-    let seeds = steered::seeds(0..u64::MAX);
+    // Long runs add up when each begins behind the one before.
+    let seeds = steered::seeds(steered::number("RON_SIM_FIRST").unwrap_or(0)..u64::MAX);
     let first = seeds.start;
     let mut speed = Speed::default();
     let seeds = seeds.take(usize::try_from(seeds_max).unwrap_or(usize::MAX));
