@@ -95,7 +95,7 @@ enum Op {
     Ids(Vec<Once>),
     Beat,
     Message,
-    /// Of the guard.
+    /// Gives the guard this version.
     Version(u64),
 }
 

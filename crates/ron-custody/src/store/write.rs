@@ -54,6 +54,27 @@ impl Pending {
     }
 }
 
+fn insert_version(
+    tx: &mut dyn Statements,
+    (key, number): (&Value, u32),
+    created: Timestamp,
+    (sealed, public): (&[u8], &[u8]),
+) -> Result<(), StoreError> {
+    tx.execute(
+        "INSERT INTO versions (kid, number, created, sealed, sealed_sha256, public)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+        &[
+            key.clone(),
+            i64::from(number).into(),
+            created.0.cast_signed().into(),
+            sealed.into(),
+            sha256(sealed)[..].into(),
+            public.into(),
+        ],
+    )?;
+    Ok(())
+}
+
 /// How often another node may be first before a change is given up.
 pub(super) const TRIES: usize = 16;
 
@@ -108,18 +129,7 @@ impl KeyStore {
             let name = pending.kid.to_string();
             let name: Value = name.as_str().into();
             if let Some(((created, sealed), public)) = &sealed {
-                tx.execute(
-                    "INSERT INTO versions (kid, number, created, sealed, sealed_sha256, public)
-                     VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
-                    &[
-                        name.clone(),
-                        i64::from(number).into(),
-                        created.0.cast_signed().into(),
-                        sealed[..].into(),
-                        sha256(sealed)[..].into(),
-                        public[..].into(),
-                    ],
-                )?;
+                insert_version(tx, (&name, number), *created, (sealed, public))?;
             }
             for (number, header) in (1_i64..).zip(&headers) {
                 tx.execute(
