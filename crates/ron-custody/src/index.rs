@@ -29,7 +29,9 @@ pub struct Version {
     /// When it was made.
     pub created: Timestamp,
     pub public: PublicKey,
-    /// Index of the audit leaf that records its making.
+    /// Origin of the audit log that records its making: that of the node that made it.
+    pub log: Arc<str>,
+    /// Index of the leaf.
     pub birth: u64,
     /// Whether its sealed record is damaged: it verifies, and does nothing else.
     pub damaged: bool,
@@ -43,6 +45,7 @@ impl Version {
             number,
             created,
             public,
+            log: Arc::default(),
             birth,
             damaged: false,
             thumbprint: OnceLock::new(),
@@ -162,16 +165,16 @@ impl Key {
         }
     }
 
-    /// The key as the API shows it, with its head and the version that waits. `log` is the origin of the audit log.
-    pub fn to_doc(&self, log: &str) -> KeyDoc {
+    /// The key as the API shows it, with its head and the version that waits.
+    pub fn to_doc(&self) -> KeyDoc {
         KeyDoc {
-            versions: self.version_docs(log, self.head - 1, self.versions.len()),
+            versions: self.version_docs(self.head - 1, self.versions.len()),
             ..self.summary()
         }
     }
 
     /// At most `limit` versions above `after`, as the API shows them.
-    pub fn version_docs(&self, log: &str, after: u32, limit: usize) -> Vec<KeyVersionDoc> {
+    pub fn version_docs(&self, after: u32, limit: usize) -> Vec<KeyVersionDoc> {
         let doc = |v: &Arc<Version>| KeyVersionDoc {
             version: v.number,
             created: v.created,
@@ -179,7 +182,7 @@ impl Key {
             public_key_pem: v.public.pem(),
             jwk: v.public.jwk(),
             receipt: LogReceipt {
-                log: log.to_owned(),
+                log: (*v.log).to_owned(),
                 index: v.birth,
             },
             damaged: v.damaged,
@@ -233,6 +236,8 @@ pub fn not_active(state: KeyState) -> Refusal {
 #[derive(Clone, Debug)]
 pub struct PolicyInForce {
     pub signed: SignedPolicy<IssuerPolicy>,
+    /// Origin of the audit log that its leaf is in.
+    pub log: Arc<str>,
     /// Index of the audit leaf that records when it came into force.
     pub birth: u64,
 }

@@ -132,7 +132,7 @@ impl Custody {
         let kms = &self.engine.kms;
         let index = kms.index.load();
         let found = index.find(&self.caller, key).map_err(problem)?;
-        Ok(found.to_doc(&kms.origin))
+        Ok(found.to_doc())
     }
 
     /// The verifier key line of the audit log, which an auditor pins.

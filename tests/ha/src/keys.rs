@@ -27,6 +27,7 @@ fn seal_key(dir: &TempDir, name: &str, digit: char) -> SealSource {
     }
 }
 
+/// The store as the node with the log `kms.example/SEED` has it.
 fn open(
     records: Box<dyn RecordStore>,
     seal: &SealSource,
@@ -35,7 +36,7 @@ fn open(
     let settings = StoreSettings {
         home: None,
         seal: seal.clone(),
-        origin: Some("kms.example/audit".into()),
+        origin: Some(format!("kms.example/{seed}")),
     };
     let backends = Backends::new(KeyBackend::File, Vec::new(), SystemClock::shared());
     let random = Arc::new(SeededRandom::new(seed));
@@ -142,7 +143,7 @@ fn changes(store: &mut KeyStore, reopen: impl Fn() -> KeyStore) -> Vec<String> {
     store.commit(change, &op(6), b"its leaf", 7).unwrap();
     let mut again = reopen();
     assert_eq!(shown(&again), shown(store));
-    let public = |store: &KeyStore| store.key(&signs).unwrap().to_doc("log");
+    let public = |store: &KeyStore| store.key(&signs).unwrap().to_doc();
     assert_eq!(public(&again), public(store));
     assert_eq!(again.note_head(&signs), Some(note));
     assert_eq!(again.uses_reserved(&wraps, 1), 250);
@@ -211,6 +212,7 @@ mod tests {
             nodes_that_start_at_once_have_one_store(&rig, &seal);
             a_node_with_another_seal_key_is_refused(&rig, &seal, &seal_key(&dir, "other", 'b'));
             a_change_is_decided_from_the_newest_keys(&rig, &seal);
+            each_node_has_a_log_of_its_own(&rig, &seal);
             no_use_number_is_given_to_two_nodes(&rig, &seal);
             a_destruction_that_was_acknowledged_is_final(&rig, &seal);
             a_change_without_an_answer_is_found(&rig, &seal);
@@ -232,6 +234,7 @@ mod tests {
             let mut stores = ron_kernel::scoped(3, |at| {
                 open(records(rig, "keys_once", &format!("{at}")), seal, at as u64).unwrap()
             });
+            stores[0].refresh().unwrap(); // the others may have joined since
             let kid = make(&mut stores[0], 1, Alg::Ed25519);
             for store in &mut stores[1..] {
                 assert!(store.refresh().unwrap());
@@ -258,6 +261,10 @@ mod tests {
         fn a_change_is_decided_from_the_newest_keys(rig: &PgRig, seal: &SealSource) {
             let [mut a, mut b] =
                 ["a", "b"].map(|node| open(records(rig, "keys_two", node), seal, 1).unwrap());
+            assert!(
+                !b.refresh().unwrap(),
+                "a node that starts again is the same"
+            );
             let kid = make(&mut a, 1, Alg::Ed25519);
             assert!(b.refresh().unwrap());
             let late = b.next_version(&kid, Timestamp(7)).unwrap();
@@ -280,6 +287,58 @@ mod tests {
             assert_eq!(b.key(&kid).unwrap().state, KeyState::Destroyed);
             assert!(b.key(&kid).unwrap().secret.is_none());
             assert_eq!(shown(&a), shown(&b));
+        }
+
+        /// Both have a change under way, and one of them never comes back.
+        fn each_node_has_a_log_of_its_own(rig: &PgRig, seal: &SealSource) {
+            let open = |node: &str, seed| open(records(rig, "keys_logs", node), seal, seed);
+            let mut b = open("b", 2).unwrap();
+            let mut a = open("a", 1).unwrap();
+            assert!(b.refresh().unwrap(), "another node has joined");
+            let origins = [&a, &b].map(|store| store.log().origin.clone());
+            assert_eq!(origins, ["kms.example/1", "kms.example/2"]);
+            assert_ne!(a.log().newest().public, b.log().newest().public);
+            let first = make(&mut a, 1, Alg::Ed25519);
+            let key = a.next_log_key(7, Timestamp(9)).unwrap();
+            a.commit_log_key(key, &op(11), b"of the key", 7).unwrap();
+            b.refresh().unwrap();
+            assert_eq!(
+                b.pending_log_key().unwrap(),
+                None,
+                "it is that of the other"
+            );
+            let change = b.next_version(&first, Timestamp(6)).unwrap();
+            b.commit(change, &op(2), b"of b", 3).unwrap();
+            a.refresh().unwrap();
+            assert_eq!(a.pending().unwrap(), None);
+            let second = make(&mut a, 3, Alg::EcdsaP256);
+            let pending = b.pending().unwrap().unwrap();
+            assert_eq!(pending.leaf, b"of b");
+            // The other node has changed the store since.
+            b.complete(&pending, 40, "answer").unwrap();
+            let made_by = |store: &KeyStore, kid: &Kid, number: usize| {
+                let key = store.key(kid).unwrap();
+                let version = &key.versions[number - 1];
+                (version.log.to_string(), version.birth)
+            };
+            a.refresh().unwrap();
+            for store in [&a, &b, &open("again", 1).unwrap(), &open("new", 3).unwrap()] {
+                assert_eq!(made_by(store, &first, 1), ("kms.example/1".into(), 1));
+                assert_eq!(made_by(store, &first, 2), ("kms.example/2".into(), 40));
+                assert_eq!(made_by(store, &second, 1), ("kms.example/1".into(), 3));
+            }
+            let pending = open("again too", 1).unwrap().pending_log_key().unwrap();
+            assert_eq!(pending.unwrap().leaf, b"of the key");
+            let nameless = StoreSettings {
+                home: None,
+                seal: seal.clone(),
+                origin: None,
+            };
+            let backends = Backends::new(KeyBackend::File, Vec::new(), SystemClock::shared());
+            let random = Arc::new(SeededRandom::new(9));
+            let records = records(rig, "keys_logs", "nameless");
+            let refused = KeyStore::open_in(records, &nameless, backends, random, Timestamp(1));
+            assert!(matches!(refused.err(), Some(StoreError::NoOrigin)));
         }
 
         fn no_use_number_is_given_to_two_nodes(rig: &PgRig, seal: &SealSource) {
@@ -306,8 +365,9 @@ mod tests {
         /// begins after the destruction was acknowledged has no leaf, so that no answer of it can leave.
         fn a_destruction_that_was_acknowledged_is_final(rig: &PgRig, seal: &SealSource) {
             const ROUNDS: u128 = 15;
-            let open = |node: &str| open(records(rig, "keys_final", node), seal, 1).unwrap();
-            let (a, b) = (Mutex::new(open("a")), Mutex::new(open("b")));
+            let open =
+                |node: &str, seed| open(records(rig, "keys_final", node), seal, seed).unwrap();
+            let (a, b) = (Mutex::new(open("a", 1)), Mutex::new(open("b", 2)));
             let options = PgLogOptions {
                 guard: Some("keys_final.store".into()),
                 ..rig.options("final b", "b")
@@ -318,6 +378,7 @@ mod tests {
             let mut log = log.unwrap();
             log::take_over(&mut log);
             let log = Mutex::new(log);
+            a.lock().unwrap().refresh().unwrap(); // the other one has joined
             for round in 0..ROUNDS {
                 let kid = make(&mut a.lock().unwrap(), 10 * round, Alg::Ed25519);
                 let (signed, is_gone) = (AtomicU64::new(0), AtomicBool::new(false));

@@ -6,7 +6,7 @@ use ron_proto::values::Timestamp;
 use ron_service::records::{Row, Statements};
 
 use super::db::{bytes, optional, unsigned};
-use super::log_key::{self, LogIdentity, record_name as log_key_name};
+use super::log_key::{self, LogIdentity};
 use super::policy::{self, StoredPolicy};
 use super::record::{Loaded, Trust, load_records};
 use super::seal::Sealer;
@@ -53,7 +53,7 @@ impl StoreRow {
 /// Everything in the tables at one moment. The store's MAC is still to be checked.
 pub(super) struct Content {
     pub(super) row: StoreRow,
-    pub(super) log: LogIdentity,
+    pub(super) logs: Vec<LogIdentity>,
     pub(super) loaded: Loaded,
     pub(super) policy: Option<StoredPolicy>,
     pub(super) damaged_ops: Vec<String>,
@@ -67,15 +67,15 @@ impl Content {
         backends: &Backends,
         trust: Trust,
     ) -> Result<Self, StoreError> {
-        let (key, _) = sealer.open(&log_key_name(1, row.log_key_created), &row.log_key)?;
-        let mut log = LogIdentity::new(row.log_origin.clone(), key, row.log_key_created);
-        log_key::load(tx, sealer, &mut log)?;
+        let first = (&*row.log_origin, row.log_key_created, &*row.log_key);
+        let logs = log_key::load(tx, sealer, first)?;
+        let first = logs[0].origin.as_str();
         Ok(Self {
-            loaded: load_records(tx, sealer, backends, trust)?,
-            policy: policy::load(tx)?,
+            loaded: load_records(tx, sealer, backends, trust, first)?,
+            policy: policy::load(tx, first)?,
             damaged_ops: ops::damaged(tx, sealer)?,
             row,
-            log,
+            logs,
         })
     }
 }

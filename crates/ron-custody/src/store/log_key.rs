@@ -1,5 +1,6 @@
-//! The keys of the audit log: the first is in the `store` row, each later one in a row of `log_keys`, with the statement that
-//! both it and its predecessor have signed. A row without a birth is its own outbox: it holds the leaf to append.
+//! The keys of the audit logs, of which each node has one. The first key is in the `store` row, or in a row of `logs` for further
+//! nodes, each later one in a row of `log_keys`, with the statement that both it and its predecessor have signed. A row without a
+//! birth is its own outbox: it holds the leaf to append.
 
 use std::sync::Arc;
 
@@ -15,6 +16,7 @@ use ron_tlog::{Cosigner, CosignerKey};
 use super::db::{number, optional, unsigned};
 use super::ops::{self, OpName, OpRow};
 use super::seal::{RecordName, Sealer};
+use super::write::TRIES;
 use super::{KeyStore, StoreError};
 use crate::keys::{PublicKey, SecretKey};
 
@@ -46,16 +48,19 @@ pub struct LogIdentity {
     pub origin: String,
     /// Oldest first; never empty.
     pub keys: Vec<LogKey>,
-    /// The bytes of the later keys that the store's MAC covers.
+    /// Of the sealed record of the first key.
+    first_sha256: [u8; 32],
+    /// What the store's MAC covers of the later keys; empty without any, so that older stores verify.
     digest: Vec<u8>,
 }
 
 impl LogIdentity {
     /// The identity of a log that still has its first key.
-    pub(super) fn new(origin: String, key: SecretKey, created: Timestamp) -> Self {
+    pub(super) fn new(origin: String, key: SecretKey, created: Timestamp, sealed: &[u8]) -> Self {
         let public = public_of(&key);
         Self {
             origin,
+            first_sha256: sha256(sealed),
             keys: vec![LogKey {
                 number: 1,
                 created,
@@ -92,9 +97,11 @@ impl LogIdentity {
         Ok(chain)
     }
 
-    /// The bytes that the store's MAC covers besides the first key; empty without later keys, so that older stores verify.
-    pub(super) fn digest(&self) -> &[u8] {
-        &self.digest
+    /// Adds the bytes that the store's MAC covers.
+    pub(super) fn cover(&self, all: &mut Vec<u8>) {
+        all.extend_from_slice(&self.first_sha256);
+        all.extend_from_slice(self.origin.as_bytes());
+        all.extend_from_slice(&self.digest);
     }
 
     fn push(&mut self, key: LogKey, sealed: &[u8]) {
@@ -242,10 +249,55 @@ pub struct PendingLogKey {
 }
 
 impl KeyStore {
+    /// The log of this name among those of all nodes.
+    pub(super) fn place_of(&self, origin: &str) -> Option<usize> {
+        self.logs.iter().position(|log| log.origin == origin)
+    }
+
+    /// Makes the log `origin` this node's, with a key of its own if it is a new one.
+    pub(super) fn join(&mut self, origin: &str, now: Timestamp) -> Result<(), StoreError> {
+        for _ in 0..TRIES {
+            if let Some(own) = self.place_of(origin) {
+                self.own = own;
+                return Ok(());
+            }
+            match self.add_log(origin, now) {
+                Err(StoreError::Moved) => self.refresh()?,
+                done => return done,
+            };
+        }
+        Err(StoreError::Moved)
+    }
+
+    fn add_log(&mut self, origin: &str, now: Timestamp) -> Result<(), StoreError> {
+        let random: &dyn Random = self.random.as_ref();
+        let (key, secret) = SecretKey::generate(Alg::Ed25519, random);
+        let name = record_name(1, now);
+        let sealed = self.sealer.seal(&name, &key.public(), &secret, random);
+        let before = (self.logs.clone(), self.own);
+        // In the order in which they are read: the MAC covers it.
+        let further = &self.logs[1..];
+        let own = 1 + further.partition_point(|log| log.origin.as_str() < origin);
+        let log = LogIdentity::new(origin.to_owned(), key, now, &sealed);
+        self.logs.insert(own, log);
+        self.own = own;
+        let done = self.write_version(|tx| {
+            tx.execute(
+                "INSERT INTO logs (origin, created, sealed) VALUES (?1, ?2, ?3)",
+                &[origin.into(), now.0.cast_signed().into(), sealed[..].into()],
+            )?;
+            Ok(())
+        });
+        if done.is_err() {
+            (self.logs, self.own) = before;
+        }
+        done
+    }
+
     /// Generates and seals the next key of the audit log and has both keys sign its statement; nothing is stored yet. `size` is
     /// the number of leaves that are durable.
     pub fn next_log_key(&self, size: u64, now: Timestamp) -> Result<NewLogKey, StoreError> {
-        let last = self.log.newest();
+        let last = self.log().newest();
         let number = last.number + 1;
         // The wall clock may go back; the times of statements must not.
         let created = Timestamp(now.0.max(last.created.0));
@@ -262,7 +314,7 @@ impl KeyStore {
             statement: None,
             birth: None,
         };
-        let statement = cross_sign(&self.log.origin, last, &key, size).map_err(StoreError::Db)?;
+        let statement = cross_sign(&self.log().origin, last, &key, size).map_err(StoreError::Db)?;
         key.statement = Some(statement.clone());
         Ok(NewLogKey {
             key,
@@ -280,18 +332,19 @@ impl KeyStore {
         log_size: u64,
     ) -> Result<(), StoreError> {
         // Kept to undo the change in memory if the write fails.
-        let before = self.log.clone();
+        let own = self.own;
+        let before = self.logs[own].clone();
         let (key, sealed) = (new.key, new.sealed);
         // In memory first, because the MAC in the transaction covers it; restored if the write fails.
-        self.log.push(key.clone(), &sealed);
+        self.logs[own].push(key.clone(), &sealed);
         let version_before = self.version.cast_signed();
         let statement = key.statement.as_deref().unwrap_or_default();
         let sealer = self.sealer.clone();
         let done = self.write_version(|tx| {
             tx.execute(
                 "INSERT INTO log_keys
-                   (number, created, sealed, statement, leaf, log_size, version_before, birth)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, NULL)",
+                   (log, number, created, sealed, statement, leaf, log_size, version_before, birth)
+                 VALUES (?8, ?1, ?2, ?3, ?4, ?5, ?6, ?7, NULL)",
                 &[
                     i64::from(key.number).into(),
                     key.created.0.cast_signed().into(),
@@ -300,26 +353,27 @@ impl KeyStore {
                     leaf.into(),
                     log_size.cast_signed().into(),
                     version_before.into(),
+                    before.origin.as_str().into(),
                 ],
             )?;
             ops::insert(tx, &sealer, op)
         });
         if done.is_err() {
-            self.log = before;
+            self.logs[own] = before;
         }
         done
     }
 
     /// The log key whose leaf is not known to be durable; at most the newest one.
     pub fn pending_log_key(&mut self) -> Result<Option<PendingLogKey>, StoreError> {
-        let last = self.log.newest();
+        let (log, last) = (&self.logs[self.own].origin, self.logs[self.own].newest());
         if last.number == 1 || last.birth.is_some() {
             return Ok(None);
         }
         let newest = last.number;
         self.db.read(|tx| {
-            let sql = "SELECT leaf, log_size, version_before FROM log_keys WHERE number = ?1";
-            let rows = tx.query(sql, &[i64::from(newest).into()])?;
+            let sql = "SELECT leaf, log_size, version_before FROM log_keys WHERE log = ?1 AND number = ?2";
+            let rows = tx.query(sql, &[log.as_str().into(), i64::from(newest).into()])?;
             let row = rows.first();
             let row =
                 row.ok_or_else(|| StoreError::Tampered("the keys of the audit log".into()))?;
@@ -340,13 +394,19 @@ impl KeyStore {
         op: OpName<'_>,
         answer: &str,
     ) -> Result<(), StoreError> {
-        let sealer = self.sealer.clone();
+        let (sealer, log) = (self.sealer.clone(), self.log().origin.clone());
         self.write_shown(|tx| {
-            let born: [Value; 2] = [birth.cast_signed().into(), i64::from(number).into()];
-            tx.execute("UPDATE log_keys SET birth = ?1 WHERE number = ?2", &born)?;
+            let born: [Value; 3] = [
+                birth.cast_signed().into(),
+                log.as_str().into(),
+                i64::from(number).into(),
+            ];
+            let sql = "UPDATE log_keys SET birth = ?1 WHERE log = ?2 AND number = ?3";
+            tx.execute(sql, &born)?;
             ops::answer(tx, &sealer, op, answer)
         })?;
-        if let Some(key) = self.log.keys.iter_mut().find(|k| k.number == number) {
+        let own = &mut self.logs[self.own];
+        if let Some(key) = own.keys.iter_mut().find(|k| k.number == number) {
             key.birth = Some(birth);
         }
         Ok(())
@@ -370,18 +430,36 @@ fn cross_sign(origin: &str, old: &LogKey, new: &LogKey, size: u64) -> Result<Arc
     Ok(note.into())
 }
 
-/// Loads the later keys and appends them to `log`.
+/// Loads the logs of all nodes, the one in the row `store` first: its origin, and time and sealed record of its first key.
 pub(super) fn load(
     tx: &mut dyn Statements,
     sealer: &Sealer,
-    log: &mut LogIdentity,
-) -> Result<(), StoreError> {
-    let sql = "SELECT number, created, sealed, statement, birth FROM log_keys ORDER BY number";
+    (origin, created, sealed): (&str, Timestamp, &[u8]),
+) -> Result<Vec<LogIdentity>, StoreError> {
+    let first = |origin: &str, created: Timestamp, sealed: &[u8]| {
+        let (key, _) = sealer.open(&record_name(1, created), sealed)?;
+        let log = LogIdentity::new(origin.to_owned(), key, created, sealed);
+        Ok::<_, StoreError>(log)
+    };
+    let mut logs = vec![first(origin, created, sealed)?];
+    for row in tx.query(
+        "SELECT origin, created, sealed FROM logs ORDER BY origin",
+        &[],
+    )? {
+        logs.push(first(
+            row.text(0)?,
+            Timestamp(unsigned(&row, 1)?),
+            row.blob(2)?,
+        )?);
+    }
+    let sql =
+        "SELECT number, created, sealed, statement, birth, log FROM log_keys ORDER BY log, number";
     for row in tx.query(sql, &[])? {
         let (number, created) = (number(&row, 0)?, Timestamp(unsigned(&row, 1)?));
-        if number != log.newest().number + 1 {
-            return Err(StoreError::Tampered("the keys of the audit log".into()));
-        }
+        let origin = row.text(5)?;
+        let log = logs.iter_mut().find(|log| log.origin == origin);
+        let log = log.filter(|log| number == log.newest().number + 1);
+        let log = log.ok_or_else(|| StoreError::Tampered("the keys of the audit log".into()))?;
         let sealed = row.blob(2)?;
         let (secret, _) = sealer.open(&record_name(number, created), sealed)?;
         let key = LogKey {
@@ -394,5 +472,5 @@ pub(super) fn load(
         };
         log.push(key, sealed);
     }
-    Ok(())
+    Ok(logs)
 }

@@ -5,11 +5,12 @@
 //! store     one row: store id, salt, store version, origin and sealed key of the audit log,
 //!           check of the seal key, MAC over everything below and the version
 //! keys      name, metadata as canonical JSON, MAC of it
-//! versions  key name, number, sealed record, its hash, public key, index of the leaf that records its making and a MAC of it
+//! versions  key name, number, sealed record, its hash, public key, log and index of the leaf that records its making and a MAC of it
 //! ops       operation ids of changes with their answers, kept 24 hours, each with a MAC
-//! outbox    leaf of a change that is committed here but not yet known to be in the audit log
-//! log_keys  later keys of the audit log: number, sealed record, statement of both keys, its leaf and the leaf's index
-//! issuer_policy  the newest issuer policy: version, document, signature, its leaf and the leaf's index
+//! logs      name and first key of the audit log of each further node; that of the first one is in `store`
+//! outbox    of each node: leaf of a change that is committed here but not yet known to be in its audit log
+//! log_keys  later keys of audit logs: number, sealed record, statement of both keys, its leaf and the leaf's index
+//! issuer_policy  the newest issuer policy: version, document, signature, its leaf, the log and the leaf's index
 //! ```
 //!
 //! **Invariants.** A version without a leaf index is invisible to everyone until its leaf is
@@ -25,6 +26,7 @@ mod log_key;
 mod ops;
 mod policy;
 mod record;
+mod schema;
 mod seal;
 mod source;
 mod uses;
@@ -39,8 +41,8 @@ use ron_crypto::secret::Secret32;
 use ron_files::Dir;
 use ron_kernel::{DiskWatch, SharedRandom};
 use ron_proto::values::{Alg, Kid, Timestamp};
+use ron_service::Store;
 use ron_service::records::{RecordError, RecordStore, Value};
-use ron_service::{Migration, Store};
 
 use crate::Refusal;
 use crate::backend::{Backends, DeviceKey};
@@ -61,52 +63,13 @@ pub use log_key::{
 pub use ops::{OpName, OpRecord, OpRow};
 pub use policy::PendingPolicy;
 pub use record::{Meta, NewVersion};
+pub use schema::MIGRATIONS;
 pub use seal::SealError;
 pub use source::SealSource;
 pub use write::Pending;
 
 /// Name of the database inside the data directory.
 pub const FILE_NAME: &str = "keys.db";
-
-/// Schema changes, applied in order; there is no way back to an older version.
-pub const MIGRATIONS: &[Migration] = &[Migration {
-    version: 1,
-    name: "keys",
-    sql: "
-    CREATE TABLE store (
-      id INTEGER PRIMARY KEY CHECK (id = 1),
-      store_id BLOB NOT NULL, salt BLOB NOT NULL, version INTEGER NOT NULL,
-      seal_check BLOB NOT NULL, log_origin TEXT NOT NULL, log_key BLOB NOT NULL,
-      log_key_created INTEGER NOT NULL, mac BLOB NOT NULL, tpm_counter INTEGER
-    ) STRICT;
-    CREATE TABLE keys (kid TEXT PRIMARY KEY, meta BLOB NOT NULL, mac BLOB NOT NULL) STRICT, WITHOUT ROWID;
-    CREATE TABLE versions (
-      kid TEXT NOT NULL, number INTEGER NOT NULL, created INTEGER NOT NULL, birth INTEGER, birth_mac BLOB,
-      sealed_sha256 BLOB NOT NULL, public BLOB NOT NULL, sealed BLOB NOT NULL,
-      PRIMARY KEY (kid, number)
-    ) STRICT, WITHOUT ROWID;
-    CREATE TABLE ops (
-      tenant TEXT NOT NULL, op_id TEXT NOT NULL, body BLOB NOT NULL, created INTEGER NOT NULL,
-      answer TEXT, mac BLOB NOT NULL, PRIMARY KEY (tenant, op_id)
-    ) STRICT, WITHOUT ROWID;
-    CREATE INDEX ops_created ON ops (created);
-    CREATE TABLE outbox (
-      id INTEGER PRIMARY KEY CHECK (id = 1), tenant TEXT NOT NULL, op_id TEXT NOT NULL,
-      kid TEXT NOT NULL, number INTEGER NOT NULL, leaf BLOB NOT NULL,
-      log_size INTEGER NOT NULL, version_before INTEGER NOT NULL
-    ) STRICT;
-    CREATE TABLE log_keys (
-      number INTEGER PRIMARY KEY CHECK (number > 1), created INTEGER NOT NULL,
-      sealed BLOB NOT NULL, statement TEXT NOT NULL, leaf BLOB NOT NULL,
-      log_size INTEGER NOT NULL, version_before INTEGER NOT NULL, birth INTEGER
-    ) STRICT;
-    CREATE TABLE issuer_policy (
-      id INTEGER PRIMARY KEY CHECK (id = 1), version INTEGER NOT NULL,
-      policy BLOB NOT NULL, signature BLOB NOT NULL, leaf BLOB NOT NULL,
-      log_size INTEGER NOT NULL, version_before INTEGER NOT NULL, birth INTEGER
-    ) STRICT;
-    ",
-}];
 
 /// How long the operation ids of changes are kept, in milliseconds.
 pub const OP_ID_MS: u64 = 24 * 3600 * 1000;
@@ -117,7 +80,8 @@ pub struct StoreSettings {
     /// `None`: a database in memory.
     pub home: Option<Dir>,
     pub seal: SealSource,
-    /// Name of the audit log; `None` keeps the stored one, or makes one with a new store.
+    /// Name of this node's audit log; `None` keeps the stored one, or makes one with a new store. In an engine each node has
+    /// another name, and a new name is a new node.
     pub origin: Option<String>,
 }
 
@@ -144,6 +108,11 @@ pub enum StoreError {
         "audit.origin is `{configured}`, but this store's audit log is `{stored}`; an origin cannot change"
     )]
     Origin { configured: String, stored: String },
+    /// The audit log of this node has no name.
+    #[error(
+        "audit.origin is empty: each node with keys in a database needs a name for its audit log"
+    )]
+    NoOrigin,
     /// Another node has changed the store since it was read: read it again, then decide again.
     #[error("key store: another node has changed it")]
     Moved,
@@ -181,8 +150,10 @@ pub struct KeyStore {
     /// Operations whose rows were damaged when the store was opened.
     damaged_ops: Vec<String>,
     version: u64,
-    log: LogIdentity,
-    log_key_sha256: [u8; 32],
+    /// That of the row `store` first, those of further nodes by their names.
+    logs: Vec<LogIdentity>,
+    /// Which of them is this node's.
+    own: usize,
     /// The device's answer for the change that is planned next.
     device_answer: Option<(Order, Result<DeviceKey, Refusal>)>,
     /// The TPM counter's value, or the value it is about to get.
@@ -225,6 +196,9 @@ impl KeyStore {
         random: SharedRandom,
         now: Timestamp,
     ) -> Result<Self, StoreError> {
+        if settings.origin.is_none() {
+            return Err(StoreError::NoOrigin);
+        }
         Self::open_db(Db::Engine(records), settings, backends, random, now)
     }
 
@@ -237,7 +211,7 @@ impl KeyStore {
     ) -> Result<Self, StoreError> {
         match db.read(StoreRow::find)? {
             None => Self::make(db, settings, backends, random, now),
-            Some(row) => Self::load(db, row, settings, backends, random),
+            Some(row) => Self::load(db, row, settings, backends, random, now),
         }
     }
 
@@ -261,7 +235,7 @@ impl KeyStore {
         let origin = settings.origin.clone().unwrap_or_else(|| {
             format!("ron-kms.local/{}", hex::encode(&sha256(public.raw())[..4]))
         });
-        let log = LogIdentity::new(origin, key, now);
+        let log = LogIdentity::new(origin, key, now, &sealed);
         let mut store = Self {
             db,
             sealer,
@@ -271,14 +245,14 @@ impl KeyStore {
             damaged: BTreeMap::new(),
             damaged_ops: Vec::new(),
             version: 0,
-            log_key_sha256: sha256(&sealed),
-            log,
+            logs: vec![log],
+            own: 0,
             device_answer: None,
             tpm_counter: None,
             policy: None,
         };
         let (mac, check) = (store.store_mac(0), seal_check(&store.sealer, &salt));
-        let origin = store.log.origin.clone();
+        let origin = store.log().origin.clone();
         let mut made = 0;
         store.db.write(|tx| {
             made = tx.execute(
@@ -301,7 +275,7 @@ impl KeyStore {
             // Another node was first, and what it has made is the store.
             let row = store.db.read(StoreRow::find)?;
             let row = row.ok_or_else(|| StoreError::Tampered("its first row is gone".into()))?;
-            return Self::load(store.db, row, settings, store.backends, store.random);
+            return Self::load(store.db, row, settings, store.backends, store.random, now);
         }
         Ok(store)
     }
@@ -312,6 +286,7 @@ impl KeyStore {
         settings: &StoreSettings,
         backends: Backends,
         random: SharedRandom,
+        now: Timestamp,
     ) -> Result<Self, StoreError> {
         let seal_key = source::seal_key(settings, &row.salt, false, random.as_ref(), &backends)?;
         let sealer = Arc::new(Sealer::new(&seal_key, row.store_id));
@@ -319,9 +294,11 @@ impl KeyStore {
         if !ct::eq(&seal_check(&sealer, &row.salt), &row.seal_check) {
             return Err(StoreError::WrongSealKey);
         }
-        if let Some(configured) = settings.origin.clone().filter(|o| *o != row.log_origin) {
+        let configured = settings.origin.clone();
+        let own = configured.unwrap_or_else(|| row.log_origin.clone());
+        if !db.is_shared() && own != row.log_origin {
             return Err(StoreError::Origin {
-                configured,
+                configured: own,
                 stored: row.log_origin,
             });
         }
@@ -335,17 +312,23 @@ impl KeyStore {
             damaged: BTreeMap::new(),
             damaged_ops: Vec::new(),
             version: row.version,
-            log_key_sha256: sha256(&row.log_key),
-            log: LogIdentity::new(row.log_origin, log_key, row.log_key_created),
+            logs: vec![LogIdentity::new(
+                row.log_origin,
+                log_key,
+                row.log_key_created,
+                &row.log_key,
+            )],
+            own: 0,
             device_answer: None,
             tpm_counter: None,
             policy: None,
         };
-        if store.pending()?.is_some() {
+        if store.db.file().is_some() && store.pending()?.is_some() {
             // The interrupted change may be a destruction that crashed before the rewrite.
             store.rewrite_file()?;
         }
         store.read_all(None)?;
+        store.join(&own, now)?;
         Ok(store)
     }
 
@@ -397,8 +380,10 @@ impl KeyStore {
         (self.records, self.damaged) = (loaded.records, loaded.damaged);
         self.damaged_ops = content.damaged_ops;
         self.version = content.row.version;
-        self.log_key_sha256 = sha256(&content.row.log_key);
-        self.log = content.log;
+        let own = self.log().origin.clone();
+        self.logs = content.logs;
+        // A log is never removed: the MAC covers all of them.
+        self.own = self.place_of(&own).unwrap_or(0);
         self.tpm_counter = content.row.tpm_counter;
         self.policy = content.policy;
         ct::eq(&self.store_mac(self.version), &content.row.mac)
@@ -462,7 +447,7 @@ impl KeyStore {
 
     /// Name and keys of the audit log.
     pub fn log(&self) -> &LogIdentity {
-        &self.log
+        &self.logs[self.own]
     }
 
     /// All keys as a snapshot: versions whose leaf is durable. Without the issuer policy, see [`KeyStore::policy_in_force`].
@@ -528,9 +513,8 @@ impl KeyStore {
         let keys: BTreeMap<_, _> = records.chain(&self.damaged).collect();
         let mut all = Vec::with_capacity(64 + keys.len() * 96);
         all.extend_from_slice(&version.to_be_bytes());
-        all.extend_from_slice(&self.log_key_sha256);
-        all.extend_from_slice(self.log.origin.as_bytes());
-        all.extend_from_slice(self.log.digest());
+        let (first, further) = self.logs.split_first().expect("a store has a log");
+        first.cover(&mut all);
         for (kid, digest) in keys {
             all.extend_from_slice(kid.to_string().as_bytes());
             all.extend_from_slice(digest);
@@ -543,6 +527,10 @@ impl KeyStore {
         if let Some(counter) = self.tpm_counter {
             all.extend_from_slice(b"tpm counter");
             all.extend_from_slice(&counter.to_be_bytes());
+        }
+        for log in further {
+            all.extend_from_slice(b"\nlog of a node\n");
+            log.cover(&mut all);
         }
         self.sealer.mac("store", &all)
     }

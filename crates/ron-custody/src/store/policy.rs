@@ -22,6 +22,8 @@ pub(super) struct StoredPolicy {
     bytes: Vec<u8>,
     /// Its signature, as in a `.sig` file.
     sig: Vec<u8>,
+    /// The log that its leaf is in, or is to be in.
+    log: Arc<str>,
     /// Index of the leaf that records it; `None` while that is not known to be durable.
     pub birth: Option<u64>,
 }
@@ -60,7 +62,8 @@ impl KeyStore {
         let sig = parse_signature(&stored.sig).ok()?;
         let signed = check(IssuerPolicy::KIND, &stored.bytes, &sig, pinned).ok()?;
         let birth = stored.birth?;
-        Some(Arc::new(PolicyInForce { signed, birth }))
+        let log = stored.log.clone();
+        Some(Arc::new(PolicyInForce { signed, log, birth }))
     }
 
     /// Stores a policy in place of the last one, with its leaf.
@@ -74,6 +77,7 @@ impl KeyStore {
             version: new.policy.version,
             bytes: new.bytes.clone(),
             sig: signature_of(&new.sig)?,
+            log: self.log().origin.as_str().into(),
             birth: None,
         };
         // In memory first, because the MAC in the transaction covers it; restored if the write fails.
@@ -82,11 +86,11 @@ impl KeyStore {
         let done = self.write_version(|tx| {
             tx.execute(
                 "INSERT INTO issuer_policy
-                   (id, version, policy, signature, leaf, log_size, version_before, birth)
-                 VALUES (1, ?1, ?2, ?3, ?4, ?5, ?6, NULL)
+                   (id, version, policy, signature, leaf, log_size, version_before, birth, log)
+                 VALUES (1, ?1, ?2, ?3, ?4, ?5, ?6, NULL, ?7)
                  ON CONFLICT (id) DO UPDATE SET version = excluded.version, policy = excluded.policy,
                    signature = excluded.signature, leaf = excluded.leaf, log_size = excluded.log_size,
-                   version_before = excluded.version_before, birth = NULL",
+                   version_before = excluded.version_before, birth = NULL, log = excluded.log",
                 &[
                     new.version.cast_signed().into(),
                     new.bytes[..].into(),
@@ -94,6 +98,7 @@ impl KeyStore {
                     leaf.into(),
                     log_size.cast_signed().into(),
                     version_before.into(),
+                    (*new.log).into(),
                 ],
             )?;
             Ok(())
@@ -106,6 +111,11 @@ impl KeyStore {
 
     /// The policy's change whose leaf is not known to be durable.
     pub fn pending_policy(&mut self) -> Result<Option<PendingPolicy>, StoreError> {
+        // Its node has to write the leaf; another one would write it into another log.
+        let own = &self.logs[self.own].origin;
+        if self.policy.as_ref().is_none_or(|p| *p.log != **own) {
+            return Ok(None);
+        }
         self.db.read(|tx| {
             let sql =
                 "SELECT leaf, log_size, version_before FROM issuer_policy WHERE birth IS NULL";
@@ -121,22 +131,27 @@ impl KeyStore {
         })
     }
 
-    /// Records that the policy's leaf is durable at `birth`: from now on it may be in force.
+    /// Records that the policy's leaf is durable at `birth`: from now on it may be in force, unless another node has stored a
+    /// newer one.
     pub fn complete_policy(&mut self, birth: u64) -> Result<(), StoreError> {
-        let set = "UPDATE issuer_policy SET birth = ?1";
+        let version = self.policy_version();
+        let born = [birth.cast_signed().into(), version.cast_signed().into()];
         self.write_shown(|tx| {
-            tx.execute(set, &[birth.cast_signed().into()])?;
+            let set = "UPDATE issuer_policy SET birth = ?1 WHERE version = ?2";
+            tx.execute(set, &born)?;
             Ok(())
         })?;
-        if let Some(policy) = &mut self.policy {
+        let policy = self.policy.as_mut();
+        if let Some(policy) = policy.filter(|policy| policy.version == version) {
             policy.birth = Some(birth);
         }
         Ok(())
     }
 
-    /// Index of the leaf of the stored policy.
+    /// Index of the leaf of the stored policy, if that is in this node's log.
     pub fn policy_birth(&self) -> Option<u64> {
-        self.policy.as_ref()?.birth
+        let policy = self.policy.as_ref()?;
+        policy.birth.filter(|_| *policy.log == *self.log().origin)
     }
 }
 
@@ -145,8 +160,11 @@ fn signature_of(sig: &PolicySig) -> Result<Vec<u8>, StoreError> {
 }
 
 /// Loads the row, if there is one; the store's MAC is checked afterwards.
-pub(super) fn load(tx: &mut dyn Statements) -> Result<Option<StoredPolicy>, StoreError> {
-    let sql = "SELECT version, policy, signature, birth FROM issuer_policy";
+pub(super) fn load(
+    tx: &mut dyn Statements,
+    first_log: &str,
+) -> Result<Option<StoredPolicy>, StoreError> {
+    let sql = "SELECT version, policy, signature, birth, log FROM issuer_policy";
     let rows = tx.query(sql, &[])?;
     let Some(row) = rows.first() else {
         return Ok(None);
@@ -156,5 +174,10 @@ pub(super) fn load(tx: &mut dyn Statements) -> Result<Option<StoredPolicy>, Stor
         bytes: row.blob(1)?.to_vec(),
         sig: row.blob(2)?.to_vec(),
         birth: optional(row, 3)?,
+        log: if row.is_null(4) {
+            first_log.into()
+        } else {
+            row.text(4)?.into()
+        },
     }))
 }

@@ -194,11 +194,12 @@ impl Record {
     }
 
     /// Records the leaf of a version.
-    pub(super) fn set_birth(&mut self, number: u32, birth: u64) {
+    pub(super) fn set_birth(&mut self, number: u32, (log, birth): (Arc<str>, u64)) {
         let at = (number as usize).checked_sub(1);
         if let Some(row) = at.and_then(|at| self.versions.get_mut(at)) {
             row.born = true;
-            Arc::make_mut(&mut row.version).birth = birth;
+            let version = Arc::make_mut(&mut row.version);
+            (version.log, version.birth) = (log, birth);
         }
     }
 
@@ -266,7 +267,7 @@ pub(super) enum Trust {
 const PAGE: i64 = 1_000;
 
 const VERSIONS_AFTER: &str = "
-    SELECT kid, number, created, birth, birth_mac, sealed_sha256, public, sealed FROM versions
+    SELECT kid, number, created, birth, birth_mac, sealed_sha256, public, sealed, birth_log FROM versions
     WHERE (kid, number) > (?1, ?2) ORDER BY kid, number LIMIT ?3";
 
 /// What the tables hold. The store's MAC is still to be checked.
@@ -283,6 +284,7 @@ pub(super) fn load_records(
     sealer: &Arc<Sealer>,
     backends: &Backends,
     trust: Trust,
+    first_log: &str,
 ) -> Result<Loaded, StoreError> {
     let mut differing = Vec::new();
     let mut keys = load_keys(tx, sealer, backends, trust, &mut differing)?;
@@ -291,6 +293,7 @@ pub(super) fn load_records(
         backends,
         trust,
         differing: &mut differing,
+        first_log: first_log.into(),
     };
     let mut left = keys.iter_mut().peekable();
     let mut after = (String::new(), 0);
@@ -477,6 +480,8 @@ struct Loader<'a> {
     backends: &'a Backends,
     trust: Trust,
     differing: &'a mut Vec<Differing>,
+    /// The log of versions that name none.
+    first_log: Arc<str>,
 }
 
 impl Loader<'_> {
@@ -484,9 +489,12 @@ impl Loader<'_> {
     fn birth(&self, kid: &Kid, number: u32, row: &Row) -> Result<(bool, Option<u64>), StoreError> {
         let birth = optional(row, 3)?;
         let mac = (!row.is_null(4)).then(|| row.blob(4)).transpose()?;
+        let log = (!row.is_null(8)).then(|| row.text(8)).transpose()?;
         let born = birth.is_some() || mac.is_some();
         let whole = birth.filter(|birth| {
-            let found = self.sealer.birth_mac(&kid.to_string(), number, *birth);
+            let found = self
+                .sealer
+                .birth_mac(&kid.to_string(), number, (log, *birth));
             mac.is_some_and(|mac| ct::eq(&found, mac))
         });
         Ok((born, whole))
@@ -535,6 +543,11 @@ impl Loader<'_> {
             return Err(StoreError::Tampered(why));
         };
         let mut version = Version::new(number, created, public, birth.unwrap_or(0));
+        version.log = if row.is_null(8) {
+            self.first_log.clone()
+        } else {
+            row.text(8)?.into()
+        };
         version.damaged = damaged;
         let meta = &record.meta;
         // The version below the head too: while the head's leaf is missing, that version still signs.

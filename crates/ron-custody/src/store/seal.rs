@@ -229,9 +229,16 @@ impl Sealer {
         hmac_sha256(self.mac_key.expose(), &framed)
     }
 
-    /// MAC of the index of the leaf that records the making of a version.
-    pub fn birth_mac(&self, key: &str, version: u32, birth: u64) -> [u8; 32] {
-        self.mac(&format!("birth {key}#v{version}"), &birth.to_be_bytes())
+    /// MAC of the index of the leaf that records the making of a version, and of the log that it is in, unless that is the first.
+    pub fn birth_mac(
+        &self,
+        key: &str,
+        version: u32,
+        (log, birth): (Option<&str>, u64),
+    ) -> [u8; 32] {
+        let mut data = birth.to_be_bytes().to_vec();
+        data.extend_from_slice(log.unwrap_or_default().as_bytes());
+        self.mac(&format!("birth {key}#v{version}"), &data)
     }
 
     fn header(&self, name: &RecordName, public_raw: &[u8]) -> Vec<u8> {

@@ -35,11 +35,11 @@ pub struct Pending {
 }
 
 impl Pending {
-    fn insert(&self, tx: &mut dyn Statements) -> Result<(), StoreError> {
+    fn insert(&self, tx: &mut dyn Statements, log: &str) -> Result<(), StoreError> {
         tx.execute(
             "INSERT INTO outbox
-               (id, tenant, op_id, kid, number, leaf, log_size, version_before)
-             VALUES (1, ?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+               (log, tenant, op_id, kid, number, leaf, log_size, version_before)
+             VALUES (?8, ?1, ?2, ?3, ?4, ?5, ?6, ?7)",
             &[
                 self.tenant.as_str().into(),
                 self.op_id.to_string().as_str().into(),
@@ -48,6 +48,7 @@ impl Pending {
                 self.leaf[..].into(),
                 self.log_size.cast_signed().into(),
                 self.version_before.cast_signed().into(),
+                log.into(),
             ],
         )?;
         Ok(())
@@ -124,7 +125,7 @@ impl KeyStore {
             log_size,
             version_before: self.version,
         };
-        let sealer = self.sealer.clone();
+        let (sealer, log) = (self.sealer.clone(), self.log().origin.clone());
         self.replace(&kid, record, |tx| {
             let name = pending.kid.to_string();
             let name: Value = name.as_str().into();
@@ -138,7 +139,7 @@ impl KeyStore {
                 )?;
             }
             ops::insert(tx, &sealer, op)?;
-            pending.insert(tx)
+            pending.insert(tx, &log)
         })?;
         if erase {
             self.rewrite_file()?;
@@ -257,20 +258,25 @@ impl KeyStore {
         answer: &str,
     ) -> Result<(), StoreError> {
         let kid = pending.kid.to_string();
-        let sealer = self.sealer.clone();
-        let mac = sealer.birth_mac(&kid, pending.number, birth);
+        let (sealer, log) = (self.sealer.clone(), self.log().origin.clone());
+        // NULL stands for the first log, so that the rows of a store with one node stay as they are.
+        let further = (self.own > 0).then_some(log.as_str());
+        let mac = sealer.birth_mac(&kid, pending.number, (further, birth));
+        let further = further.map_or(Value::Null, Value::from);
         self.write_shown(|tx| {
             tx.execute(
-                "UPDATE versions SET birth = ?1, birth_mac = ?2 WHERE kid = ?3 AND number = ?4",
+                "UPDATE versions SET birth = ?1, birth_mac = ?2, birth_log = ?5
+                 WHERE kid = ?3 AND number = ?4",
                 &[
                     birth.cast_signed().into(),
                     mac[..].into(),
                     kid.as_str().into(),
                     i64::from(pending.number).into(),
+                    further.clone(),
                 ],
             )?;
             ops::answer(tx, &sealer, (&pending.tenant, pending.op_id), answer)?;
-            tx.execute("DELETE FROM outbox", &[])?;
+            tx.execute("DELETE FROM outbox WHERE log = ?1", &[log.as_str().into()])?;
             Ok(())
         })?;
         self.mark_born(pending, birth);
@@ -298,21 +304,24 @@ impl KeyStore {
     /// Makes the version visible in snapshots from now on, in memory only. Called before [`KeyStore::complete`], because the
     /// answer shows the version, and again by it.
     pub fn mark_born(&mut self, pending: &Pending, birth: u64) {
+        let log = self.log().origin.as_str().into();
         let Some(record) = self.records.get_mut(&pending.kid) else {
             return;
         };
-        record.set_birth(pending.number, birth);
+        record.set_birth(pending.number, (log, birth));
         record.drop_old_secrets(&pending.kid);
     }
 
-    /// The change whose leaf is not known to be durable; at most one, because one thread writes
+    /// The change of this node whose leaf is not known to be durable; at most one, because one thread writes
     /// and waits for each.
     pub fn pending(&mut self) -> Result<Option<Pending>, StoreError> {
         let bad = || StoreError::Tampered("the outbox".into());
+        let own = self.logs[self.own].origin.as_str();
         self.db.read(|tx| {
             let sql =
-                "SELECT tenant, op_id, kid, number, leaf, log_size, version_before FROM outbox";
-            let rows = tx.query(sql, &[])?;
+                "SELECT tenant, op_id, kid, number, leaf, log_size, version_before FROM outbox
+                       WHERE log = ?1";
+            let rows = tx.query(sql, &[own.into()])?;
             let Some(row) = rows.first() else {
                 return Ok(None);
             };

@@ -104,7 +104,7 @@ fn read(kms: &Kms, request: &Request) -> Result<Action, Problem> {
     request.query_only(&[])?;
     let index = kms.index.load();
     let key = index.find(&request.principal, &kid(request)?);
-    let doc = key.map_err(problem)?.to_doc(&kms.origin);
+    let doc = key.map_err(problem)?.to_doc();
     Ok(Action::Respond(Response::json(200, &doc)))
 }
 
@@ -127,7 +127,7 @@ fn versions(kms: &Kms, request: &Request) -> Result<Action, Problem> {
     let index = kms.index.load();
     let key = index.find(&request.principal, &kid(request)?);
     let key = key.map_err(problem)?;
-    let versions = key.version_docs(&kms.origin, after, limit);
+    let versions = key.version_docs(after, limit);
     let last = versions.last().map(|last| last.version);
     let page = KeyVersions {
         versions,

@@ -224,7 +224,9 @@ fn compare_births(store: &KeyStore, log: &Log) -> Result<(), Distrust> {
     let youngest = index
         .keys
         .values()
-        .flat_map(|k| k.versions.iter().map(|v| v.birth))
+        .flat_map(|k| k.versions.iter())
+        .filter(|version| *version.log == *store.log().origin)
+        .map(|version| version.birth)
         .chain(store.log().keys.iter().filter_map(|k| k.birth))
         .chain(store.policy_birth())
         .max();

@@ -6,6 +6,7 @@ mod audit;
 mod damaged_rows;
 #[cfg(any(feature = "pkcs11", feature = "tpm"))]
 mod devices;
+mod earlier_store;
 mod entries;
 mod envelope;
 mod gate;
@@ -311,7 +312,7 @@ impl Rig {
     pub fn doc(&self, key: &Kid) -> KeyDoc {
         let kms = &self.engine.kms;
         let index = kms.index.load();
-        index.keys.get(key).expect("the key").to_doc(&kms.origin)
+        index.keys.get(key).expect("the key").to_doc()
     }
 
     pub fn verify(

@@ -126,7 +126,7 @@ impl Kms {
             signature: Bytes(signature.to_vec()),
             vkey: vkey.to_string(),
             tpm: tpm.map(TpmEvidenceDoc::from),
-            birth_leaf: Bytes(self.birth_leaf(version.birth)?),
+            birth_leaf: Bytes(self.birth_leaf(version)?),
             statement,
         })
     }
@@ -148,8 +148,16 @@ impl Kms {
         }
     }
 
-    fn birth_leaf(&self, index: u64) -> Result<Vec<u8>, Refusal> {
+    fn birth_leaf(&self, version: &Version) -> Result<Vec<u8>, Refusal> {
+        let index = version.birth;
         let log = self.log.as_ref().ok_or_else(Refusal::audit_down)?;
+        if *version.log != *self.origin {
+            let detail = format!(
+                "the version was made by the node with the log {}; ask that one",
+                version.log
+            );
+            return Err(Refusal::new(Cause::Unsupported, detail));
+        }
         let mut found = None;
         let read = log.entries(index..index + 1, |_, bytes: &[u8]| {
             found = Some(bytes.to_vec());

@@ -73,15 +73,15 @@ impl Kms {
         let policy = index.policy.as_ref().ok_or_else(|| {
             Refusal::new(Cause::NotFound, "no issuer policy is in force here yet")
         })?;
-        Ok(self.shown(policy))
+        Ok(Self::shown(policy))
     }
 
-    fn shown(&self, policy: &PolicyInForce) -> IssuerPolicyInForce {
+    fn shown(policy: &PolicyInForce) -> IssuerPolicyInForce {
         IssuerPolicyInForce {
             version: policy.signed.policy.version,
             hash: policy.signed.hash,
             receipt: LogReceipt {
-                log: self.origin.clone(),
+                log: (*policy.log).to_owned(),
                 index: policy.birth,
             },
         }

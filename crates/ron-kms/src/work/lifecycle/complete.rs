@@ -89,7 +89,7 @@ impl KeptAnswer {
         };
         let versions = (shown.newest() - shown.head + 1) as usize;
         let mut document = KeyDoc {
-            versions: key.version_docs(log, shown.head - 1, versions),
+            versions: key.version_docs(shown.head - 1, versions),
             ..shown
         };
         let receipt = LogReceipt {
