@@ -37,8 +37,10 @@ pub struct Asked {
 /// What one call told its caller.
 enum Reply {
     Answer(Vec<EntryAnswer>),
-    /// This call has changed nothing, and will not.
-    Nothing,
+    /// This call has changed nothing, and will not; because the only node that was asked is a standby, or for another reason.
+    Nothing {
+        by_standby: bool,
+    },
     Open,
 }
 
@@ -198,7 +200,13 @@ impl Caller {
                 ensure(!self.calm, &format!("no answer for {request:?}"));
                 false
             }
-            Reply::Nothing => false,
+            Reply::Nothing { by_standby } => {
+                ensure(
+                    !self.calm || by_standby,
+                    &format!("nothing is done: {request:?}"),
+                );
+                false
+            }
         }
     }
 
@@ -263,12 +271,13 @@ fn told(result: Result<ron_proto::ledger::CommitAnswer, ClientError>) -> Reply {
             status, problem, ..
         } => {
             ensure([429, 503].contains(&status), &text);
-            if problem.code == NOT_ACTIVE {
+            let by_standby = problem.code == NOT_ACTIVE;
+            if by_standby {
                 names_a_node(problem.details.as_ref());
             }
-            Reply::Nothing
+            Reply::Nothing { by_standby }
         }
-        ClientError::NotSent { .. } => Reply::Nothing,
+        ClientError::NotSent { .. } => Reply::Nothing { by_standby: false },
         ClientError::Unknown { detail, .. } => {
             ensure(!detail.starts_with("500"), &text);
             Reply::Open
