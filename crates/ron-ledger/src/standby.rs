@@ -99,6 +99,10 @@ impl Node {
             Ok(Resolved::NotDone | Resolved::Nothing) => Err(CommitError::Unavailable(
                 "the engine of the log did not take the entries".to_owned(),
             )),
+            #[cfg(mutant = "fenced")] // whoever is fenced has written nothing
+            Err(CommitError::Standby) if ron_kernel::mutant("fenced") => Err(
+                CommitError::Unavailable("another node was first".to_owned()),
+            ),
             // The new holder's log has them or not.
             Err(CommitError::Standby) => Err(CommitError::Undecided(
                 "another node holds the ledger now".to_owned(),

@@ -354,6 +354,19 @@ impl MemoryEngine {
         log.checkpoints.clear();
     }
 
+    /// Faults that no write has met do not happen.
+    pub fn forget_faults(&self) {
+        self.state().faults.clear();
+    }
+
+    /// Number of batches that the primary alone has: a failover loses them.
+    pub fn unreplicated(&self) -> usize {
+        let state = self.state();
+        let tail = state.journal[state.replicated..].iter();
+        tail.filter(|(_, op)| matches!(op, Op::Append(..) | Op::Run(..)))
+            .count()
+    }
+
     /// Whether a fault was not reached yet.
     pub fn has_faults(&self) -> bool {
         !self.state().faults.is_empty()
@@ -427,7 +440,10 @@ impl Rig for MemoryEngine {
 
     fn fail_over(&self) {
         let mut state = self.state();
-        state.waiting.clear();
+        while let Some((ticket, ..)) = state.waiting.pop_front() {
+            let gone = StoreError::Unknown("the session is gone".into());
+            state.ended.insert(ticket, Err(gone));
+        }
         let kept = state.replicated;
         state.journal.truncate(kept);
         let (mut view, journal) = (View::default(), state.journal.clone());
@@ -523,6 +539,13 @@ impl LogStore for MemoryStore {
                 if let Some(ticket) = claim.ticket {
                     let ended = self.engine.state().ended.remove(&ticket);
                     let outcome = ended.ok_or(StoreError::Unknown("the claim waits".into()))?;
+                    if matches!(outcome, Err(StoreError::Unknown(_))) {
+                        self.claim = Some(PendingClaim {
+                            ticket: None,
+                            ..claim
+                        });
+                        return outcome;
+                    }
                     return self.ended(outcome, seen, claim.again);
                 }
                 let head = self.engine.state().head(&self.log);
@@ -697,6 +720,26 @@ mod tests {
                 shared_writers_under_faults(&MemoryEngine::new(Defect::None), seed);
             }
         }
+    }
+
+    /// A claim that waits for the standby is lost with the primary, and made again at the next one.
+    #[test]
+    fn a_claim_that_was_lost_with_its_primary_is_made_again() {
+        let engine = MemoryEngine::new(Defect::None);
+        let mut store = engine.store("lost claim", "a");
+        engine.set_standby(false);
+        for _ in 0..2 {
+            assert!(matches!(
+                store.claim(0, soon()),
+                Err(StoreError::Unknown(_))
+            ));
+        }
+        engine.fail_over();
+        assert!(matches!(
+            store.claim(0, soon()),
+            Err(StoreError::Unknown(_))
+        ));
+        assert_eq!(store.claim(0, soon()).unwrap().epoch, 1);
     }
 
     #[test]

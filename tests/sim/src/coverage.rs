@@ -13,7 +13,7 @@ const WEATHER: [&str; 6] = [
 ];
 
 /// The faults of a world, by the end of its name.
-const DUE: [(&str, &[&[&str]]); 12] = [
+const DUE: [(&str, &[&[&str]]); 13] = [
     (
         "every_request_is_answered_once_and_in_time_in_any_weather",
         &[&WEATHER],
@@ -78,7 +78,41 @@ const DUE: [(&str, &[&[&str]]); 12] = [
             &["a date jumps"],
         ],
     ),
+    (
+        "over_kills_and_failovers_of_the_engine_what_was_answered_is_in_one_log_once",
+        &[
+            &ENGINE,
+            &[
+                "a service is killed",
+                "a service is restarted",
+                "a service stands still",
+                "a machine loses its power",
+                "hosts are parted",
+                "a connection is cut",
+                "a date jumps",
+            ],
+        ],
+    ),
     ("rot_of_a_file_is_noticed", &[&["a bit turns over"]]),
+];
+
+/// What becomes of the engine of a log, and of writes to it.
+const ENGINE: [&str; 15] = [
+    "a node loses the engine with an answer",
+    "a provisional tail is lost",
+    "a write comes late",
+    "a write is at the primary alone",
+    "a write is lost",
+    "a write is refused",
+    "a writer is fenced",
+    "an answer of the engine is slow",
+    "the answer of a done write is lost",
+    "the engine fails over",
+    "the engine is away",
+    "the engine is not reached",
+    "the engine's standby is away",
+    "the log is claimed again",
+    "a disk fails",
 ];
 
 const CRASHES: [&str; 5] = [

@@ -13,6 +13,7 @@ mod chance;
 mod coverage;
 mod dates;
 mod disk;
+mod engine;
 mod explore;
 mod hosts;
 mod http;

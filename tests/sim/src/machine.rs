@@ -42,10 +42,21 @@ pub fn stop(net: &SimNet, process: &mut Process, ip: IpAddr) {
 
 impl Machine {
     pub fn boot(net: &SimNet, ip: IpAddr, start: Start, ends: Arc<dyn Fn() + Send + Sync>) -> Self {
+        Self::boot_on(SimDisk::new(), net, ip, start, ends)
+    }
+
+    /// With files on its disk that an operator has put there.
+    pub fn boot_on(
+        image: SimDisk,
+        net: &SimNet,
+        ip: IpAddr,
+        start: Start,
+        ends: Arc<dyn Fn() + Send + Sync>,
+    ) -> Self {
         let mut machine = Self {
             ip,
             start,
-            image: SimDisk::new(),
+            image,
             date: Date::default(),
             process: None,
             starts: 0,

@@ -130,6 +130,11 @@ impl SimNet {
         self.state().parted.insert((a.min(b), a.max(b)));
     }
 
+    /// Whether nothing gets from one of the hosts to the other.
+    pub fn are_parted(&self, a: IpAddr, b: IpAddr) -> bool {
+        self.state().parted.contains(&(a.min(b), a.max(b)))
+    }
+
     /// What was held back between the hosts is on its way.
     pub fn join(&self, a: IpAddr, b: IpAddr) {
         let (mut state, now) = self.now();

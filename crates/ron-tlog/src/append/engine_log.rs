@@ -201,6 +201,10 @@ impl EngineLog {
     pub fn head(&mut self, deadline: Deadline) -> Result<Head, EngineError> {
         let head = self.store.head(deadline)?;
         let transit = head.transit().map(|transit| transit.to_string());
+        #[cfg(mutant = "unfenced")] // a holder without work does not compare the epoch
+        if ron_kernel::mutant("unfenced") {
+            return Ok(head);
+        }
         if self.pending.is_none() && self.epoch().is_some_and(|own| own < head.epoch) {
             self.set_epoch(None);
         }
@@ -324,6 +328,11 @@ impl EngineLog {
                 self.set_epoch(None);
                 Err(StoreError::Fenced.into())
             }
+            #[cfg(mutant = "undecided")] // acknowledged before it is known what became of it
+            Err(StoreError::Unknown(_)) if ron_kernel::mutant("undecided") => {
+                self.copy(encoded, batch)?;
+                Ok(first)
+            }
             Err(StoreError::Unknown(why)) => {
                 self.pending = Some(Pending { batch, encoded });
                 Err(StoreError::Unknown(why).into())
@@ -352,6 +361,13 @@ impl EngineLog {
         let Some(pending) = &self.pending else {
             return Ok(None);
         };
+        #[cfg(mutant = "reclaimed")] // with the newest epoch, whosever it is
+        let writer = match ron_kernel::mutant("reclaimed") {
+            true => Writer::Owner {
+                epoch: self.store.head(deadline)?.epoch,
+            },
+            false => writer,
+        };
         let resolved = self.store.resolve(writer, &[], &pending.batch, deadline);
         let resolution = match resolved {
             Ok(resolution) => resolution,
@@ -366,6 +382,14 @@ impl EngineLog {
         if matches!(writer, Writer::Owner { .. }) {
             self.set_epoch(Some(resolution.head.epoch));
         }
+        #[cfg(mutant = "guessed")] // what was not acknowledged is not there
+        let resolution = match ron_kernel::mutant("guessed") {
+            true => crate::store::Resolution {
+                done: false,
+                ..resolution
+            },
+            false => resolution,
+        };
         let Some(pending) = self.pending.take().filter(|_| resolution.done) else {
             return Ok(None);
         };
