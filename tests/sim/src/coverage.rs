@@ -13,7 +13,7 @@ const WEATHER: [&str; 6] = [
 ];
 
 /// The faults of a world, by the end of its name.
-const DUE: [(&str, &[&[&str]]); 12] = [
+const DUE: [(&str, &[&[&str]]); 13] = [
     (
         "every_request_is_answered_once_and_in_time_in_any_weather",
         &[&WEATHER],
@@ -76,6 +76,24 @@ const DUE: [(&str, &[&[&str]]); 12] = [
                 "a token counts without the KMS",
             ],
             &["a date jumps"],
+        ],
+    ),
+    (
+        "over_kills_and_power_cuts_pages_are_of_one_moment_and_every_message_arrives",
+        &[
+            &[
+                "a service is killed",
+                "a service is restarted",
+                "a machine loses its power",
+                "hosts are parted",
+            ],
+            &[
+                "an endpoint is removed",
+                "an endpoint is disabled",
+                "a receiver hangs",
+                "a receiver is late",
+                "a receiver is away",
+            ],
         ],
     ),
     ("rot_of_a_file_is_noticed", &[&["a bit turns over"]]),

@@ -9,11 +9,13 @@
     clippy::disallowed_types
 )]
 
+mod bounds;
 mod chance;
 mod coverage;
 mod dates;
 mod disk;
 mod explore;
+mod followers;
 mod hosts;
 mod http;
 mod issuers;

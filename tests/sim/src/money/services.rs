@@ -23,6 +23,7 @@ use serde_json::json;
 use svc_wallet::SvcWallet;
 
 use super::{LEDGER, WALLET};
+use crate::bounds;
 use crate::dates::Date;
 use crate::net::SimNet;
 
@@ -99,6 +100,8 @@ pub struct Process {
 
 /// Twelve copies of a request of each client have room: above half of the limit the peer with the most is refused new ones.
 const CONNS: &str = "max_conns = 128\n";
+/// No service of a world may have more connections.
+pub const CONNS_MAX: usize = 128;
 
 /// The configuration of a service: keys before all sections, and sections.
 pub fn config<S: Service>(ip: IpAddr, disk: Option<&SharedDisk>, top: &str, more: &str) -> Config {
@@ -195,11 +198,18 @@ impl Process {
         self.stop.open();
         let life = self.life.take().expect("it is stopped once");
         life.join().expect("it is not killed");
+        bounds::check(&self.registry, true);
+    }
+
+    /// Nothing that it keeps in memory is out of bounds now.
+    pub fn check_bounds(&self) {
+        bounds::check(&self.registry, false);
     }
 
     /// No thread of it has panicked, also where the panic was caught, and no request was given up without an answer, also
     /// where its caller has sent it again.
     pub fn check_no_panics(&self) {
+        self.check_bounds();
         let text = ron_sim::undivided(|| self.registry.render());
         let panics = text.lines().filter(|line| {
             let counts = [
@@ -231,8 +241,20 @@ pub fn ledger(
     date: &Date,
     disk: Option<SharedDisk>,
 ) -> Process {
+    ledger_with(net, files, start, date, disk, false)
+}
+
+/// The same, with or without its projection.
+pub fn ledger_with(
+    net: &SimNet,
+    files: &Files,
+    start: u64,
+    date: &Date,
+    disk: Option<SharedDisk>,
+    projection: bool,
+) -> Process {
     let more = format!(
-        "[ledger]\nprojection = false\n{}{}",
+        "[ledger]\nprojection = {projection}\n{}{}",
         principal(
             "ron",
             "svc-wallet",
@@ -258,6 +280,18 @@ pub fn wallet(
     date: &Date,
     disk: Option<SharedDisk>,
 ) -> Process {
+    wallet_with(net, files, start, date, disk, "")
+}
+
+/// The same, with further sections of its configuration.
+pub fn wallet_with(
+    net: &SimNet,
+    files: &Files,
+    start: u64,
+    date: &Date,
+    disk: Option<SharedDisk>,
+    sections: &str,
+) -> Process {
     let scopes =
         ["read", "issue", "transfer", "burn", "hold", "admin"].map(|s| format!("wallet:{s}"));
     let scopes = scopes.each_ref().map(String::as_str);
@@ -265,7 +299,7 @@ pub fn wallet(
     let tries = if disk.is_some() { 1 } else { 3 };
     let more = format!(
         "[ledger]\nurl = \"http://{LEDGER}:80\"\ntries = {tries}\ntoken_file = {:?}\n\
-         [policy]\ndir = {:?}\npublic_keys = [\"{}\"]\n[wallet]\ncommitters = 2\n{}",
+         [policy]\ndir = {:?}\npublic_keys = [\"{}\"]\n[wallet]\ncommitters = 2\n{}{sections}",
         files.dir.join("ledger.token"),
         files.dir,
         files.policy_key,
