@@ -13,7 +13,7 @@ const WEATHER: [&str; 6] = [
 ];
 
 /// The faults of a world, by the end of its name.
-const DUE: [(&str, &[&[&str]]); 13] = [
+const DUE: [(&str, &[&[&str]]); 14] = [
     (
         "every_request_is_answered_once_and_in_time_in_any_weather",
         &[&WEATHER],
@@ -76,7 +76,12 @@ const DUE: [(&str, &[&[&str]]); 13] = [
                 "a token counts without the KMS",
             ],
             &["a date jumps"],
+            &ISSUED,
         ],
+    ),
+    (
+        "on_a_good_network_good_tokens_are_accepted_and_void_ones_are_not",
+        &[&ISSUED],
     ),
     (
         "over_kills_and_power_cuts_pages_are_of_one_moment_and_every_message_arrives",
@@ -99,6 +104,13 @@ const DUE: [(&str, &[&[&str]]); 13] = [
     ("rot_of_a_file_is_noticed", &[&["a bit turns over"]]),
 ];
 
+/// What is done with an issuer.
+const ISSUED: [&str; 4] = [
+    "a policy changes",
+    "an old policy is put back",
+    "a proof comes twice",
+    "a list is read",
+];
 const CRASHES: [&str; 5] = [
     "unsynced writes are lost",
     "unsynced writes are kept",
