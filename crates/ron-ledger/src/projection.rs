@@ -117,12 +117,11 @@ impl Projection {
     }
 
     fn try_open(dir: &Dir, origin: &str, head: u64) -> Result<Self, ProjectionError> {
-        let (db, image) = match dir.os_path(FILE) {
-            Some(path) => (open_private(&path)?, None),
-            None => {
-                let (db, image) = Image::load(dir, FILE)?;
-                (db, Some(image))
-            }
+        let (db, image) = if let Some(path) = dir.os_path(FILE) {
+            (open_private(&path)?, None)
+        } else {
+            let (db, image) = Image::load(dir, FILE)?;
+            (db, Some(image))
         };
         db.pragma_update(None, "journal_mode", "wal")?;
         db.pragma_update(None, "synchronous", "normal")?;

@@ -4,7 +4,8 @@
 use ron_kernel::{KernelMetrics, Registry};
 use ron_sim::ensure;
 
-use crate::money::services::CONNS_MAX;
+/// No service of a world may have more connections.
+const CONNS_MAX: usize = 128;
 
 /// What has an end when a service does. The name of a metric ends so.
 const AT_REST: [&str; 5] = [

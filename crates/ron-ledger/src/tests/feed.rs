@@ -1,8 +1,10 @@
 //! The event feed over its thread: what it owes at a drain.
 
+use std::time::Duration;
+
 use ron_http::Responder;
 use ron_kernel::queue::bare_queue;
-use ron_kernel::{KernelMetrics, Registry, Supervisor, SystemClock};
+use ron_kernel::{Deadline, KernelMetrics, Registry, Shutdown, Supervisor, SystemClock};
 
 use super::threads::{rig, soon};
 use crate::feed::{self, Feed, Poll};
@@ -36,11 +38,12 @@ fn a_drained_feed_has_no_polls() {
         until: soon(),
     });
     let limit = soon();
+    let (_never_set, never) = Shutdown::pair();
     while metrics.polls.get() == 0 {
         assert!(!limit.expired(), "the poll is parked");
-        std::thread::yield_now();
+        never.wait(Deadline::within(Duration::from_millis(1)));
     }
-    sup.drain(std::time::Duration::from_secs(5));
+    sup.drain(Duration::from_secs(5));
     assert!(answer.wait(soon()).is_ok(), "it is answered");
     assert_eq!(metrics.polls.get(), 0);
 }

@@ -60,7 +60,7 @@ fn shown_at(event: &Event, account: &Account, by: StatementTime) -> Timestamp {
 }
 
 /// A statement of these entries: what the account had before, what it got and gave, and which entries these were.
-pub struct Told<'l> {
+pub struct Extract<'l> {
     pub before: Total,
     pub within: Total,
     /// Oldest first.
@@ -72,8 +72,8 @@ pub fn statement<'l>(
     (account, asset): (&Account, &Asset),
     by: StatementTime,
     (from, until): (Timestamp, Timestamp),
-) -> Told<'l> {
-    let mut told = Told {
+) -> Extract<'l> {
+    let mut told = Extract {
         before: Total::default(),
         within: Total::default(),
         entries: Vec::new(),

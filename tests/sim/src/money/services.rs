@@ -100,8 +100,6 @@ pub struct Process {
 
 /// Twelve copies of a request of each client have room: above half of the limit the peer with the most is refused new ones.
 const CONNS: &str = "max_conns = 128\n";
-/// No service of a world may have more connections.
-pub const CONNS_MAX: usize = 128;
 
 /// The configuration of a service: keys before all sections, and sections.
 pub fn config<S: Service>(ip: IpAddr, disk: Option<&SharedDisk>, top: &str, more: &str) -> Config {
