@@ -150,6 +150,8 @@ fn build<T>(
     capacity: usize,
     counters: Counters,
 ) -> (Sender<T>, Receiver<T>) {
+    #[cfg(mutant = "room")] // more than its capacity
+    let capacity = capacity + if crate::sync::mutant("room") { 64 } else { 0 };
     let (tx, rx) = chan::named(spec.name, capacity.max(1));
     let shared = Arc::new(Shared {
         spec,

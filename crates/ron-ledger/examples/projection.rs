@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ron_files::OsDisk;
+use ron_files::{Dir, OsDisk};
 use ron_kernel::{Clock, OsRandom, SystemClock};
 use ron_ledger::core::Op;
 use ron_ledger::engine::{Atomicity, Engine, EngineOptions, Request, Shared};
@@ -243,7 +243,8 @@ fn main() {
         }
         let path = dir.join("projection.sqlite");
         let shared = filler.engine.shared().clone();
-        let mut projection = Projection::open(&path, ORIGIN, shared.head()).expect("a new file");
+        let at = Dir::os(&dir);
+        let mut projection = Projection::open(&at, ORIGIN, shared.head()).expect("a new file");
         let (alone, cpu_alone) = catch_up(&mut projection, &shared);
         let (reached, oldest, cpu) = follow(
             &mut projection,

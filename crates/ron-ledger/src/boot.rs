@@ -1,6 +1,6 @@
 //! Assembles the service: directory, key, engine, threads, routes.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -99,9 +99,7 @@ impl Service for RonLedger {
         let with = writer_parts(&chassis, &settings, &metrics, node, witnessed.heads);
         let (ledger, notifications) = writer::spawn(engine, with);
         let feed = spawn_feed(&chassis, &ledger, notifications.events, &metrics);
-        let wanted = data_dir
-            .filter(|_| settings.projection)
-            .and_then(|dir| dir.os_path("projection.sqlite"));
+        let wanted = data_dir.filter(|_| settings.projection);
         let (history, lag) = spawn_projection(&chassis, &ledger, wanted, notifications.project);
 
         let prefixes = Arc::new(Snapshot::new(settings.prefixes()));
@@ -289,7 +287,7 @@ fn spawn_feed(
 fn spawn_projection(
     chassis: &Chassis,
     ledger: &Ledger,
-    path: Option<PathBuf>,
+    dir: Option<Dir>,
     notifications: Receiver<()>,
 ) -> (Option<ProjectionReader>, Arc<FollowerLag>) {
     let lag = FollowerLag::new(
@@ -298,11 +296,11 @@ fn spawn_projection(
         chassis.clock.clone(),
         chassis.ready.clone(),
     );
-    let reader = path.clone().map(ProjectionReader::new);
+    let reader = dir.clone().map(ProjectionReader::new);
     let (ledger, ready, of_thread) = (ledger.clone(), chassis.ready.clone(), lag.clone());
-    chassis.sup.spawn(&PROJECT, move |ctx| match &path {
-        Some(path) => project(ctx, path, &notifications, &ledger, &of_thread, &ready),
-        // Without a file the thread only idles, so that the topology table stays true.
+    chassis.sup.spawn(&PROJECT, move |ctx| match &dir {
+        Some(dir) => project(ctx, dir, &notifications, &ledger, &of_thread, &ready),
+        // Without a directory the thread only idles, so that the topology table stays true.
         None => while !ctx.shutdown.wait(Deadline::within(Duration::from_secs(60))) {},
     });
     (reader, lag)
@@ -310,7 +308,7 @@ fn spawn_projection(
 
 fn project(
     ctx: &ThreadCtx,
-    path: &Path,
+    dir: &Dir,
     notifications: &Receiver<()>,
     ledger: &Ledger,
     lag: &FollowerLag,
@@ -318,7 +316,7 @@ fn project(
 ) {
     let origin = ledger.head().origin;
     while !ctx.shutdown.is_set() {
-        let opened = Projection::open(path, &origin, ledger.head_seq());
+        let opened = Projection::open(dir, &origin, ledger.head_seq());
         let ended = opened.and_then(|p| {
             ready.clear("projection");
             projection::run(ctx, p, notifications, ledger, lag)

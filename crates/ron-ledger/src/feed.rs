@@ -129,6 +129,7 @@ pub fn run(
     for poll in waiting {
         poll.answer(ledger);
     }
+    metrics.polls.set(0);
 }
 
 fn take(ask: FeedMessage, waiting: &mut Vec<Poll>) {

@@ -15,19 +15,21 @@ mod supply;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::mem;
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use ron_files::Dir;
 use ron_kernel::{Receiver, ThreadCtx};
 use ron_proto::ledger::{EntryAnswer, EntryKind, Event, Memo, Operands, Receipt, Reference, TxId};
 use ron_proto::{Account, Amount, Asset, SignedAmount, Timestamp};
 use ron_service::lag::{FollowerLag, follower_pause};
-use ron_service::{StoreError, open_private};
+use ron_service::{Image, StoreError, open_private};
 use rusqlite::{Connection, ErrorCode, OptionalExtension as _, Transaction, params};
 
 use history::{History, OfEntry};
 pub use queries::{ProjectionReader, SearchError};
 use recent::Recent;
+#[cfg(mutant = "newest")]
+pub use search::FoundSeqs;
 pub use statement::StatementRange;
 use supply::Supplies;
 pub use supply::Supply;
@@ -46,6 +48,8 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_
 /// Pause for each entry that the last transaction added: from 5,000 entries a second on the pauses
 /// grow to the longest, because larger transactions cost less for each entry.
 const PAUSE_PER_ENTRY: Duration = Duration::from_micros(200);
+/// Name of the file.
+const FILE: &str = "projection.sqlite";
 const FORMAT: i64 = 8;
 const SCHEMA: &str = include_str!("projection/schema.sql");
 /// Pages of the writer's cache, in KiB. Each account's last rows are on a page of their own: with too
@@ -80,16 +84,19 @@ fn parsed<T: std::str::FromStr>(text: &str) -> Result<T, ProjectionError> {
 #[derive(Debug)]
 pub struct Projection {
     db: Connection,
+    /// Where it goes with each transaction, on a disk that SQLite does not know.
+    image: Option<Image>,
     applied: u64,
     totals: Totals,
     history: History,
 }
 
 impl Projection {
-    /// Opens the file, or creates it; a file that is damaged, foreign, newer or ahead of the log is
-    /// rebuilt.
-    pub fn open(path: &Path, origin: &str, head: u64) -> Result<Self, ProjectionError> {
-        match Self::try_open(path, origin, head) {
+    /// Opens the file in `dir`, or creates it; a file that is damaged, foreign, newer or ahead of the
+    /// log is rebuilt. SQLite knows the disk of the operating system alone: on another one the projection
+    /// is in memory, and each transaction replaces the file.
+    pub fn open(dir: &Dir, origin: &str, head: u64) -> Result<Self, ProjectionError> {
+        match Self::try_open(dir, origin, head) {
             Ok(p) => Ok(p),
             // Another program has it locked: it is whole, and free in a moment.
             Err(ProjectionError::Sqlite(e))
@@ -100,19 +107,22 @@ impl Projection {
             Err(why) => {
                 tracing::warn!(event = "projection_rebuilt", reason = %why);
                 for suffix in ["", "-wal", "-shm"] {
-                    let mut name = path.as_os_str().to_owned();
-                    name.push(suffix);
                     // A missing file needs no removal; any other failure shows in the second
                     // attempt.
-                    let _ = std::fs::remove_file(PathBuf::from(name));
+                    let _ = dir.remove(&format!("{FILE}{suffix}"));
                 }
-                Self::try_open(path, origin, head)
+                Self::try_open(dir, origin, head)
             }
         }
     }
 
-    fn try_open(path: &Path, origin: &str, head: u64) -> Result<Self, ProjectionError> {
-        let db = open_private(path)?;
+    fn try_open(dir: &Dir, origin: &str, head: u64) -> Result<Self, ProjectionError> {
+        let (db, image) = if let Some(path) = dir.os_path(FILE) {
+            (open_private(&path)?, None)
+        } else {
+            let (db, image) = Image::load(dir, FILE)?;
+            (db, Some(image))
+        };
         db.pragma_update(None, "journal_mode", "wal")?;
         db.pragma_update(None, "synchronous", "normal")?;
         db.pragma_update(None, "cache_size", -CACHE_KIB)?;
@@ -140,6 +150,11 @@ impl Projection {
             }
             Some((_, applied)) => u64::try_from(applied).unwrap_or(u64::MAX),
         };
+        #[cfg(mutant = "skipped")] // what was committed while it was away is left out
+        let applied = match ron_kernel::mutant("skipped") && applied > 0 {
+            true => head,
+            false => applied,
+        };
         if applied > head {
             return Err(ProjectionError::Foreign(format!(
                 "it is at entry {applied}, the log at {head}"
@@ -147,6 +162,7 @@ impl Projection {
         }
         Ok(Self {
             db,
+            image,
             applied,
             totals: Totals::default(),
             history: History::default(),
@@ -189,6 +205,9 @@ impl Projection {
         totals.write(&tx, last)?;
         tx.execute("UPDATE meta SET applied = ?1", [last as i64])?;
         tx.commit()?;
+        if let Some(image) = &self.image {
+            image.keep(&mut self.db)?;
+        }
         self.applied = last;
         Ok(newest)
     }

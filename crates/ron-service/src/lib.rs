@@ -43,5 +43,5 @@ pub use error::StartError;
 pub use kept_date::DATE_KEPT_EVERY;
 pub use main_with::{command, load_process_config, main_with, run_process};
 pub use ready::{ReadyBoard, readiness};
-pub use store::{Migration, Poison, Store, StoreError, open_private, trial as store_trial};
+pub use store::{Image, Migration, Poison, Store, StoreError, open_private, trial as store_trial};
 pub use topology::{topology_faults, topology_lock, topology_queue, topology_thread};

@@ -170,6 +170,8 @@ impl PolicyKeeper {
         let version = policy.policy.version;
         match self.kms.issuer_policy(soon()) {
             Ok(there) if there.hash == policy.hash => return Ok(()),
+            #[cfg(mutant = "replaced")] // the KMS gets whatever was found
+            Ok(_) if ron_kernel::mutant("replaced") => {}
             Ok(there) if there.version > version => {
                 let newer = there.version;
                 let why = format!("version {newer} is in force in the KMS, newer than {version}");

@@ -13,7 +13,7 @@ const WEATHER: [&str; 6] = [
 ];
 
 /// The faults of a world, by the end of its name.
-const DUE: [(&str, &[&[&str]]); 13] = [
+const DUE: [(&str, &[&[&str]]); 15] = [
     (
         "every_request_is_answered_once_and_in_time_in_any_weather",
         &[&WEATHER],
@@ -76,6 +76,29 @@ const DUE: [(&str, &[&[&str]]); 13] = [
                 "a token counts without the KMS",
             ],
             &["a date jumps"],
+            &ISSUED,
+        ],
+    ),
+    (
+        "on_a_good_network_good_tokens_are_accepted_and_void_ones_are_not",
+        &[&ISSUED],
+    ),
+    (
+        "over_kills_and_power_cuts_pages_are_of_one_moment_and_every_message_arrives",
+        &[
+            &[
+                "a service is killed",
+                "a service is restarted",
+                "a machine loses its power",
+                "hosts are parted",
+            ],
+            &[
+                "an endpoint is removed",
+                "an endpoint is disabled",
+                "a receiver hangs",
+                "a receiver is late",
+                "a receiver is away",
+            ],
         ],
     ),
     (
@@ -115,6 +138,13 @@ const ENGINE: [&str; 15] = [
     "a disk fails",
 ];
 
+/// What is done with an issuer.
+const ISSUED: [&str; 4] = [
+    "a policy changes",
+    "an old policy is put back",
+    "a proof comes twice",
+    "a list is read",
+];
 const CRASHES: [&str; 5] = [
     "unsynced writes are lost",
     "unsynced writes are kept",

@@ -9,12 +9,14 @@
     clippy::disallowed_types
 )]
 
+mod bounds;
 mod chance;
 mod coverage;
 mod dates;
 mod disk;
 mod engine;
 mod explore;
+mod followers;
 mod hosts;
 mod http;
 mod issuers;

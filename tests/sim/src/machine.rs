@@ -76,6 +76,7 @@ impl Machine {
     pub fn die(&mut self, net: &SimNet) {
         (self.ends)();
         if let Some(process) = self.process.take() {
+            process.check_bounds();
             process.group.kill();
         }
         net.sever(self.ip);

@@ -42,13 +42,13 @@ mod tests {
 
     use super::*;
     use crate::projection::Projection;
+    use ron_files::Dir;
 
     /// Instructions of SQLite that the class of an account takes which had so many.
     fn instructions(changes: u64) -> i32 {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("projection.sqlite");
-        let _projection = Projection::open(&path, "test/ledger", 0).unwrap();
-        let db = Connection::open(&path).unwrap();
+        let _projection = Projection::open(&Dir::os(dir.path()), "test/ledger", 0).unwrap();
+        let db = Connection::open(dir.path().join("projection.sqlite")).unwrap();
         db.execute_batch(&format!(
             "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {changes})
              INSERT INTO classes SELECT 'a', i, 'c' || i FROM n;"

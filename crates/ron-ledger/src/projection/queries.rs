@@ -1,17 +1,18 @@
 //! Reads of the projection; each opens the file. Work per read is bounded: a search looks at
 //! [`SCAN`] rows and says where it stopped.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
+use ron_files::Dir;
 use ron_kernel::{Deadline, Shutdown};
 use ron_proto::ledger::{AccountClass, HoldPage, HoldRecord, HoldState, PastBalance, TxId};
 use ron_proto::{Account, Amount, Asset, SignedAmount, Timestamp};
+use ron_service::Image;
 use rusqlite::{Connection, OpenFlags, OptionalExtension as _, params};
 
 use super::classes::class_at;
 use super::supply::Supply;
-use super::{ProjectionError, Total, number, parsed};
+use super::{FILE, ProjectionError, Total, number, parsed};
 
 /// Maximum rows that one search looks at; few in tests, so that searches reach it.
 pub(super) const SCAN: u64 = if cfg!(test) { 40 } else { 1_000 };
@@ -48,12 +49,12 @@ impl From<rusqlite::Error> for SearchError {
 /// Read access for the routes; opens the file for each request.
 #[derive(Clone, Debug)]
 pub struct ProjectionReader {
-    path: PathBuf,
+    dir: Dir,
 }
 
 impl ProjectionReader {
-    pub const fn new(path: PathBuf) -> Self {
-        Self { path }
+    pub const fn new(dir: Dir) -> Self {
+        Self { dir }
     }
 
     /// Opens the file once it has the entry at `min_seq`; returns the last one it has. Right after a
@@ -86,7 +87,10 @@ impl ProjectionReader {
 
     pub(super) fn open(&self) -> Result<Connection, ProjectionError> {
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let db = Connection::open_with_flags(&self.path, flags)?;
+        let Some(path) = self.dir.os_path(FILE) else {
+            return Ok(Image::load(&self.dir, FILE)?.0);
+        };
+        let db = Connection::open_with_flags(path, flags)?;
         db.busy_timeout(Duration::from_secs(1))?;
         Ok(db)
     }
@@ -403,9 +407,9 @@ pub(super) mod tests {
     #[test]
     fn every_query_is_answered_from_an_index() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("projection.sqlite");
-        let projection = Projection::open(&path, "test/ledger", 0).unwrap();
-        let db = ProjectionReader::new(path).open().unwrap();
+        let dir = Dir::os(dir.path());
+        let projection = Projection::open(&dir, "test/ledger", 0).unwrap();
+        let db = ProjectionReader::new(dir).open().unwrap();
         for (sql, index) in [
             (REVERSALS, "entries_reversed"),
             (HOLDS_FLOOR, "holds_account"),

@@ -263,15 +263,15 @@ mod tests {
     use super::*;
     use crate::projection::Projection;
     use crate::projection::queries::tests::assert_indexed;
+    use ron_files::Dir;
     use ron_proto::ledger::{TxId, Viewer};
     use rusqlite::StatementStatus;
 
     /// Instructions of SQLite that a search without matches takes over an account of so many entries.
     fn instructions(entries: u64, after: Option<u64>) -> i32 {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("projection.sqlite");
-        let _projection = Projection::open(&path, "test/ledger", 0).unwrap();
-        let db = Connection::open(&path).unwrap();
+        let _projection = Projection::open(&Dir::os(dir.path()), "test/ledger", 0).unwrap();
+        let db = Connection::open(dir.path().join("projection.sqlite")).unwrap();
         db.execute_batch(&format!(
             "BEGIN;
              INSERT INTO accounts (id, name) VALUES (1, 'a');
@@ -309,9 +309,9 @@ mod tests {
     #[test]
     fn every_search_is_answered_from_an_index() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("projection.sqlite");
-        let _projection = Projection::open(&path, "test/ledger", 0).unwrap();
-        let db = ProjectionReader::new(path).open().unwrap();
+        let dir = Dir::os(dir.path());
+        let _projection = Projection::open(&dir, "test/ledger", 0).unwrap();
+        let db = ProjectionReader::new(dir).open().unwrap();
         let id = || Some(TxId::new(1, &[1; 32]));
         let viewer = Some(Viewer {
             tenant: "t".parse().unwrap(),

@@ -204,13 +204,14 @@ mod tests {
     use super::*;
     use crate::projection::Projection;
     use crate::projection::queries::tests::assert_indexed;
+    use ron_files::Dir;
 
     #[test]
     fn every_part_of_a_statement_is_answered_from_an_index() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("projection.sqlite");
-        let _projection = Projection::open(&path, "test/ledger", 0).unwrap();
-        let db = ProjectionReader::new(path).open().unwrap();
+        let dir = Dir::os(dir.path());
+        let _projection = Projection::open(&dir, "test/ledger", 0).unwrap();
+        let db = ProjectionReader::new(dir).open().unwrap();
         for (sql, index) in [
             (MOVES.one_asset, "PRIMARY KEY"),
             (MOVES.mixed, "history_asset"),

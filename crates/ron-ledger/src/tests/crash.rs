@@ -1,12 +1,16 @@
 //! Power cuts: for every n-th disk operation and several ways to lose unsynced data, reopening
 //! gives a legal state that has every acknowledged entry exactly once.
 
-use ron_files::{CrashMode, FaultKind, SimDisk};
+use std::sync::Arc;
+
+use ron_files::{CrashMode, Dir, FaultKind, SimDisk};
 use ron_proto::Timestamp;
+use ron_proto::ledger::EntrySearch;
 
 use super::support::*;
 use crate::core::Outcome;
 use crate::engine::Engine;
+use crate::projection::{Projection, ProjectionReader};
 
 /// A client's record: each key and the sequence that its answer gave.
 type Journal = Vec<(String, u64)>;
@@ -147,5 +151,43 @@ fn a_failed_write_closes_the_ledger_and_reads_go_on() {
             "and it stays closed"
         );
         assert!(e.begin_snapshot(true).is_none());
+    }
+}
+
+/// On a disk that SQLite does not know, a projection is what its last transaction left, whatever operation fails.
+#[test]
+fn a_projection_is_a_prefix_of_the_log_after_a_fault_at_any_operation() {
+    let mut e = open(&SimDisk::new());
+    let ledger = e.shared().clone();
+    let found = |disk: &SimDisk| {
+        let dir = Dir::new(Arc::new(disk.clone()), "/p");
+        let search = EntrySearch {
+            limit: 500,
+            ..EntrySearch::default()
+        };
+        ProjectionReader::new(dir).search(&search).map(|f| f.newer)
+    };
+    let mut n = 0;
+    for at in 1..40 {
+        let disk = SimDisk::new();
+        let dir = Dir::new(Arc::new(disk.clone()), "/p");
+        disk.fail_after(at, FaultKind::PowerOff);
+        let mut applied = Vec::new();
+        for _ in 0..3 {
+            n += 1;
+            commit(&mut e, vec![issue(&format!("p{n}"), "a", 1)], false);
+            let opened = Projection::open(&dir, "test/ledger", ledger.head());
+            let advanced = opened.and_then(|mut p| p.advance(&ledger).map(|_| p.applied()));
+            applied.extend(advanced.ok());
+        }
+        disk.crash(CrashMode::LoseAll);
+        if let Some(last) = applied.last() {
+            assert!(found(&disk).unwrap() >= *last, "power cut at {at}");
+        }
+        // A next start goes on from there, or makes it new.
+        let mut p = Projection::open(&dir, "test/ledger", ledger.head()).unwrap();
+        assert!(p.applied() <= ledger.head());
+        p.advance(&ledger).unwrap();
+        assert_eq!(found(&disk).unwrap(), ledger.head(), "power cut at {at}");
     }
 }

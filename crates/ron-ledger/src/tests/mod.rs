@@ -5,6 +5,7 @@ mod answers;
 mod crash;
 mod engine;
 mod erase;
+mod feed;
 mod gate;
 mod history;
 mod lists;

@@ -23,13 +23,13 @@ use crate::metrics::Metrics;
 use crate::topology::TOPOLOGY;
 use crate::writer::{WriterParts, spawn};
 
-struct Rig {
-    ledger: Ledger,
+pub(super) struct Rig {
+    pub(super) ledger: Ledger,
     sup: Supervisor,
     disk: SimDisk,
 }
 
-fn rig() -> Rig {
+pub(super) fn rig() -> Rig {
     rig_by(SystemClock::shared())
 }
 
@@ -54,7 +54,7 @@ fn rig_by(clock: SharedClock) -> Rig {
     Rig { ledger, sup, disk }
 }
 
-fn soon() -> Deadline {
+pub(super) fn soon() -> Deadline {
     Deadline::within(Duration::from_secs(10))
 }
 

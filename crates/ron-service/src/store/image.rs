@@ -10,9 +10,9 @@ use rusqlite::{Connection, ErrorCode, MAIN_DB, ffi};
 /// Maximum size of the file, in bytes: it is written whole with every commit.
 const BYTES_MAX: u64 = 64 << 20;
 
-/// The file that is replaced with each commit.
+/// The file that is replaced with each commit, of a database in memory.
 #[derive(Debug)]
-pub(super) struct Image {
+pub struct Image {
     dir: Dir,
     name: String,
     /// What the file has at present.

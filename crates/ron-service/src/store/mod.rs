@@ -27,7 +27,7 @@ use ron_kernel::DiskWatch;
 use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior};
 
 use copies::{copy_rows, schema};
-use image::Image;
+pub use image::Image;
 
 /// One step of the schema. Versions are 1, 2, 3 ... in order; a released step never changes.
 #[derive(Clone, Copy, Debug)]

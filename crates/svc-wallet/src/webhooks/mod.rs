@@ -249,6 +249,14 @@ impl Webhook {
             };
         };
         let seq = event.seq;
+        #[cfg(mutant = "answered")] // the cursor is written before the receiver has answered
+        if ron_kernel::mutant("answered") {
+            let progress = Progress {
+                after: seq,
+                ..work.progress.clone()
+            };
+            let _ = self.file.write(&progress);
+        }
         match self.deliver(event) {
             Ok(()) => {
                 self.count(ACCEPTED);

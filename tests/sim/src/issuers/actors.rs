@@ -6,9 +6,12 @@ use std::time::{Duration, Instant};
 use ron_client::{ClientError, ClientProof, Credential, LedgerClient, PassportClient, TokenAsk};
 use ron_kernel::Deadline;
 use ron_proto::kms::RotateRequest;
-use ron_proto::passport::{IssueRequest, RevokeRequest};
+use ron_proto::passport::{CaveatInput, IssueAnswer, IssueRequest, RevokeRequest};
 use ron_sim::{ensure, time};
 
+use super::lists::Look;
+use super::policy::{Change, Visit};
+use super::proofs::{Manner, holder};
 use super::services::{self, AUDIENCE, Keys, SCOPE, Tokens};
 use super::tokens::Token;
 use super::{CALL, CLIENT, ISSUER, VERIFIER};
@@ -32,6 +35,7 @@ pub enum End {
 #[derive(Clone, Debug)]
 pub struct Use {
     pub token: usize,
+    pub manner: Manner,
     pub began: Instant,
     pub ended: Instant,
     pub end: End,
@@ -66,6 +70,9 @@ pub struct Observations {
     pub revocations: Vec<Revocation>,
     /// Requests for tokens that were refused or not answered.
     pub unissued: Vec<(Instant, Instant, String)>,
+    pub policies: Vec<Change>,
+    pub visits: Vec<Visit>,
+    pub looks: Vec<Look>,
     pub calls: u64,
     /// Requests for tokens and revocations that have begun.
     pub begun: u64,
@@ -111,11 +118,12 @@ pub fn seen(shared: &Shared) -> MutexGuard<'_, Observations> {
 
 pub struct Actor {
     pub shared: Shared,
-    keys: Keys,
-    client: PassportClient,
+    pub keys: Keys,
+    pub client: PassportClient,
     teller: PassportClient,
+    pub guest: PassportClient,
     operator: PassportClient,
-    http: Arc<ron_http::HttpClient>,
+    pub http: Arc<ron_http::HttpClient>,
 }
 
 fn why(error: &ClientError) -> String {
@@ -125,6 +133,19 @@ fn why(error: &ClientError) -> String {
         } => format!("{status} {}", problem.code),
         other => other.to_string(),
     }
+}
+
+/// The caveat that binds a token to the key of its holder.
+fn bound_to(subject: &str) -> CaveatInput {
+    CaveatInput(format!("proof.bind={}", holder(subject).thumbprint()))
+}
+
+/// A token that the issuer's own interface gave.
+fn issued(answer: &IssueAnswer, began: Instant) -> Token {
+    let token = Token::read(&answer.token, began, Some(answer.receipt.index));
+    let same = (&token.kid, token.epoch) == (&answer.kid, answer.epoch);
+    ensure(same, &format!("{answer:?} is not about {token:?}"));
+    token
 }
 
 impl Actor {
@@ -140,17 +161,18 @@ impl Actor {
             keys: keys.clone(),
             client: passport(Credential::none()),
             teller: passport(Credential::bearer(&tokens.teller)),
+            guest: passport(Credential::bearer(&tokens.guest)),
             operator: passport(Credential::bearer(&tokens.operator)),
             http,
         }
     }
 
-    fn seen(&self) -> MutexGuard<'_, Observations> {
+    pub fn seen(&self) -> MutexGuard<'_, Observations> {
         seen(&self.shared)
     }
 
     /// Makes a call, which must end by its deadline and a tenth of it.
-    fn call<T>(&self, what: &str, call: impl FnOnce(Deadline) -> T) -> (T, Instant) {
+    pub fn call<T>(&self, what: &str, call: impl FnOnce(Deadline) -> T) -> (T, Instant) {
         let began = time::now();
         self.seen().begun += u64::from(what != "a use");
         let done = call(Deadline::within(CALL));
@@ -165,7 +187,9 @@ impl Actor {
 
     /// One act of a client.
     pub fn act(&mut self) {
-        match below(8) {
+        match below(10) {
+            8 => self.look_up(),
+            9 => drop(self.visit()),
             0 | 1 => drop(self.get()),
             2 => drop(self.buy()),
             3 => self.exchange(),
@@ -191,25 +215,32 @@ impl Actor {
 
     /// A token for a holder, by the issuer's own interface.
     fn buy(&self) -> Option<End> {
+        let subject = SUBJECTS[below(3) as usize];
+        let caveats = match below(2) {
+            0 => vec![bound_to(subject)],
+            _ => Vec::new(),
+        };
         let request = IssueRequest {
-            subject_ref: SUBJECTS[below(3) as usize].to_owned(),
+            subject_ref: subject.to_owned(),
             audience: AUDIENCE.to_owned(),
             ttl_s: Some(600),
             scope: None,
-            caveats: Vec::new(),
+            caveats,
             accept_algs: Vec::new(),
             proof: None,
         };
         let call = |until| self.teller.issue(&request, until);
         let (answer, began) = self.call("an issue", call);
-        let read = |answer: ron_proto::passport::IssueAnswer| {
-            let token = Token::read(&answer.token, began, Some(answer.receipt.index));
-            let same = (&token.kid, token.epoch) == (&answer.kid, answer.epoch);
-            ensure(same, &format!("{answer:?} is not about {token:?}"));
-            token
-        };
-        let answer = answer.map(read);
+        let answer = answer.map(|answer| issued(&answer, began));
         self.took(answer, began)
+    }
+
+    /// Notes a token that nobody uses at once.
+    pub fn keep(&self, answer: &IssueAnswer, began: Instant) {
+        let mut token = issued(answer, began);
+        let mut seen = self.seen();
+        token.number = seen.tokens.len();
+        seen.tokens.push(token);
     }
 
     /// Exchanges a token for a new one of the same holder.
@@ -225,7 +256,8 @@ impl Actor {
         match answer {
             Ok(answer) => {
                 let token = Token::read(&answer.access_token, began, None);
-                ensure(of.genuine, &format!("{of:?} was exchanged"));
+                let may_be = of.genuine && !of.bound;
+                ensure(may_be, &format!("{of:?} was exchanged without a proof"));
                 ensure(
                     token.sub == of.sub,
                     &format!("{of:?} became {token:?} of another holder"),
@@ -270,7 +302,7 @@ impl Actor {
     }
 
     /// One of the tokens, more often a new one.
-    fn any(&self) -> Option<Token> {
+    pub fn any(&self) -> Option<Token> {
         let (all, last) = (below(2) == 0, below(1 << 32));
         let seen = self.seen();
         let count = seen.tokens.len() as u64;
@@ -281,12 +313,39 @@ impl Actor {
 
     fn use_any(&self) {
         if let Some(token) = self.any() {
-            self.show(&token);
+            self.show_somehow(&token);
         }
     }
 
-    /// Shows a token to the verifier.
+    /// Shows a token to the verifier as its kind wants it.
     pub fn show(&self, token: &Token) -> End {
+        self.show_as(token, Manner::Right, None)
+    }
+
+    /// Shows a token in this manner, a bound one with this proof or a new one.
+    pub fn show_as(&self, token: &Token, manner: Manner, proof: Option<&str>) -> End {
+        let (end, began) = if token.bound {
+            let new = || Some(self.proof(token, manner)).filter(|_| manner != Manner::Bearer);
+            let proof = proof.map(str::to_owned).or_else(new);
+            self.show_bound(token, proof.as_deref())
+        } else {
+            self.show_bearer(token)
+        };
+        ron_sim::note(&format!(
+            "token {} is used, {manner:?}: {end:?}",
+            token.number
+        ));
+        self.seen().uses.push(Use {
+            token: token.number,
+            manner,
+            began,
+            ended: time::now(),
+            end: end.clone(),
+        });
+        end
+    }
+
+    fn show_bearer(&self, token: &Token) -> (End, Instant) {
         let credential = Credential::bearer(&token.text);
         let ledger = LedgerClient::new(
             &format!("http://{VERIFIER}:80"),
@@ -306,14 +365,7 @@ impl Actor {
             }
             Err(_) => End::Unknown,
         };
-        ron_sim::note(&format!("token {} is used: {end:?}", token.number));
-        self.seen().uses.push(Use {
-            token: token.number,
-            began,
-            ended: time::now(),
-            end: end.clone(),
-        });
-        end
+        (end, began)
     }
 
     /// One act of an operator of the issuer.
@@ -327,6 +379,7 @@ impl Actor {
             7 => self.revoke_key(),
             8 if below(2) == 0 => self.raise_epoch(),
             9 => drop(self.rotate()),
+            10 | 11 => self.change_policy(),
             _ => {}
         }
         time::sleep(ms(below(400)));

@@ -10,6 +10,7 @@ use ron_proto::passport::{RevocationEvent, Revoked};
 use ron_sim::ensure;
 
 use super::actors::{End, Observations, Revocation, Target, Use};
+use super::proofs::Manner;
 use super::tokens::Token;
 
 /// Within which the verifier knows of an event on a good network, with the time of a call.
@@ -197,7 +198,9 @@ impl Evidence<'_> {
         for used in &self.seen.uses {
             let token = &self.seen.tokens[used.token];
             let text = || format!("{used:?} of {token:?}");
-            let good = token.genuine && self.voiding(token).all(|r| r.began > used.ended);
+            let good = token.genuine
+                && used.manner == Manner::Right
+                && self.voiding(token).all(|r| r.began > used.ended);
             ensure(
                 !good || used.end == End::Accepted,
                 &format!("a good token: {}", text()),
@@ -208,7 +211,7 @@ impl Evidence<'_> {
             let void = by.any(|r| r.ended + SOON < used.began);
             let refused = matches!(used.end, End::Refused(401, _));
             ensure(
-                refused || (token.genuine && !void),
+                refused || (token.genuine && !void && used.manner == Manner::Right),
                 &format!("a void token: {}", text()),
             );
         }

@@ -11,6 +11,7 @@ use ron_sim::{ensure, fault, time};
 
 use super::actors::{Actor, End, Shared, seen};
 use super::follower::Follower;
+use super::policy::Change;
 use super::services::{self, Keys};
 use super::tokens::Token;
 use super::{CLIENTS, ISSUER, KMS, RECOVERY, VERIFIER, finish, spawn, works_before};
@@ -53,7 +54,7 @@ impl World {
             |net: &SimNet, number, date: &Date, disk| services::kms(net, number, date, Some(disk));
         let kms = Machine::boot(&net, KMS, Arc::new(kms), ends.clone());
         let http = Arc::new(hosts::client(net.host(client_ip(7)), 7));
-        let keys = Keys::made(&services::keeper(http));
+        let keys = Keys::made(&services::keeper(http), "durable");
         let boot = |ip: IpAddr, start: Service| {
             let keys = keys.clone();
             let start = move |net: &SimNet, number, date: &Date, disk| {
@@ -75,7 +76,7 @@ impl World {
     fn disturb(&mut self, chief: &Actor) {
         for _ in 0..2 + below(6) {
             time::sleep(ms(below(800)));
-            match below(27) {
+            match below(30) {
                 0 => hosts::part(&self.net, ISSUER, KMS, 3_000),
                 1 => hosts::part(&self.net, ISSUER, VERIFIER, 5_000),
                 2 => {
@@ -97,9 +98,9 @@ impl World {
                 18 => self.verifier.fail_disk(&self.net),
                 19 => self.issuer.date.jump(),
                 20 => self.kms.date.jump(),
-                21 | 22 => self.without_the_kms(chief),
-                23 | 24 => self.end_in_a_start(),
-                25 => self.all_at_once(),
+                21..=25 => self.without_the_kms(chief),
+                26 | 27 => self.end_in_a_start(),
+                28 => self.all_at_once(),
                 _ => self.verifier.date.jump(),
             }
         }
@@ -139,6 +140,12 @@ impl World {
     /// The KMS is down for a while. Issuer and verifier die, and what was given before is accepted by what they have kept.
     fn without_the_kms(&mut self, chief: &Actor) {
         self.calm_down();
+        // One that was accepted, and that nobody has revoked yet.
+        for _ in 0..3 {
+            if chief.get() == Some(End::Accepted) {
+                break;
+            }
+        }
         fault::happened("the KMS is down");
         self.kms.die(&self.net);
         self.kms.image.kill();
@@ -196,6 +203,7 @@ fn run(operations: &Operations) {
     let (net, keys) = (&net, &keys);
     let chief = Actor::new(net, keys, 8, &shared);
     works_before(&chief, time::now() + RECOVERY);
+    seen(&shared).policies.push(Change::first());
     let over = Arc::new(AtomicBool::new(false));
     let actor = |number: u8, act: fn(&mut Actor)| {
         let (mut actor, over) = (Actor::new(net, keys, number, &shared), over.clone());

@@ -6,6 +6,9 @@ mod actors;
 mod check;
 mod durable;
 mod follower;
+mod lists;
+mod policy;
+mod proofs;
 mod services;
 mod tokens;
 
@@ -31,6 +34,7 @@ use crate::net::{SimNet, Weather};
 use actors::{Actor, End, Shared, seen};
 use check::Evidence;
 use follower::Follower;
+use policy::Change;
 use services::{Keys, Tokens};
 
 const VERIFIER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 1, 1));
@@ -39,6 +43,8 @@ const KMS: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(127, 0, 1, 5));
 /// The OAuth client, and the caller of the issuer's own interface.
 const CLIENT: &str = "shop";
 const TELLER: &str = "teller";
+/// The client whose rule of the policy comes and goes.
+const GUEST: &str = "guest";
 /// Longest time of one call.
 const CALL: Duration = Duration::from_secs(3);
 /// Clients that get tokens and use them.
@@ -123,6 +129,7 @@ fn reached(net: &SimNet) -> Vec<(u64, Instant)> {
 /// Everything that was seen agrees with the logs, and at the end every good token is accepted and no void one is.
 fn finish(net: &SimNet, chief: &Actor, follower: &mut Follower, calm: bool, by: Instant) {
     works_before(chief, by);
+    chief.policy_is_in_force_before(by);
     follower.read_all(by);
     // On a good network the last event arrives within a second.
     time::sleep(Duration::from_secs(2));
@@ -138,6 +145,9 @@ fn finish(net: &SimNet, chief: &Actor, follower: &mut Follower, calm: bool, by: 
             leaves: &leaves,
         };
         of.check();
+        policy::check(&seen, calm);
+        lists::check(&seen, &follower.events, calm);
+        proofs::check(&seen, calm);
         if calm {
             of.check_calm();
         }
@@ -174,10 +184,11 @@ fn run_calm(operations: &Operations) {
     let date = Date::default();
     let mut kms = services::kms(&net, 1, &date, None);
     let http = Arc::new(hosts::client(net.host(client_ip(7)), 7));
-    let keys = Keys::made(&services::keeper(http));
+    let keys = Keys::made(&services::keeper(http), "calm");
     let mut issuer = services::issuer(&net, &keys, 1, &date, None);
     let mut verifier = services::verifier(&net, &keys, 1, &date, None);
     let shared = Shared::default();
+    seen(&shared).policies.push(Change::first());
     let chief = Actor::new(&net, &keys, 8, &shared);
     works_before(&chief, time::now() + RECOVERY);
     // What was refused before everything had started is no finding.

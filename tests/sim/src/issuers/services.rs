@@ -24,7 +24,7 @@ use ron_tlog::note::VerifierKey;
 use serde_json::json;
 use svc_passport::SvcPassport;
 
-use super::{CALL, CLIENT, ISSUER, KMS, TELLER, VERIFIER, issuer_url};
+use super::{CALL, CLIENT, GUEST, ISSUER, KMS, TELLER, VERIFIER, issuer_url};
 use crate::dates::Date;
 use crate::money::services::{self, Process, principal};
 use crate::net::SimNet;
@@ -46,7 +46,37 @@ pub struct Tokens {
     passport: String,
     verifier: String,
     policy_key: String,
+    /// At the issuer: the client whose rule comes and goes.
+    pub guest: String,
     dir: PathBuf,
+}
+
+/// The issuer policy of this version, with or without the guest, below `dir`.
+pub fn put_policy(dir: &Path, version: u64, guest: bool) {
+    let rule = |id: &str| {
+        json!({
+            "client_id": id, "tenant": "default", "subjects": ["user:*"], "max_ttl_s": 900, "exchange": true,
+            "audiences": [{"audience": AUDIENCE, "scopes": [SCOPE]}]
+        })
+    };
+    let mut clients = vec![rule(CLIENT), rule(TELLER)];
+    if guest {
+        clients.push(rule(GUEST));
+    }
+    let key = policy_key();
+    let bytes = jcs::canonicalize(&json!({"version": version, "clients": clients}));
+    let sig = PolicySig {
+        alg: "ed25519".to_owned(),
+        key: b64::url(&key.public()),
+        value: b64::url(&key.sign(&policy_message("issuer", &bytes))),
+    };
+    services::put(dir, "issuer.json", &bytes);
+    let sig = ron_service::signed_policy::signature_bytes(&sig).expect("a document");
+    services::put(dir, "issuer.json.sig", &sig);
+}
+
+fn policy_key() -> Ed25519Key {
+    Ed25519Key::from_seed(&[53; 32])
 }
 
 impl Tokens {
@@ -61,31 +91,15 @@ impl Tokens {
         let (passport, verifier) = (token("svc-passport", 51), token(AUDIENCE, 52));
         services::put(&dir, "passport.token", passport.as_bytes());
         services::put(&dir, "verifier.token", verifier.as_bytes());
-        let key = Ed25519Key::from_seed(&[53; 32]);
-        let rule = |id: &str| {
-            json!({
-                "client_id": id, "tenant": "default", "subjects": ["user:*"], "max_ttl_s": 900, "exchange": true,
-                "audiences": [{"audience": AUDIENCE, "scopes": [SCOPE]}]
-            })
-        };
-        let policy = json!({"version": 1, "clients": [rule(CLIENT), rule(TELLER)]});
-        let bytes = jcs::canonicalize(&policy);
-        let sig = PolicySig {
-            alg: "ed25519".to_owned(),
-            key: b64::url(&key.public()),
-            value: b64::url(&key.sign(&policy_message("issuer", &bytes))),
-        };
-        services::put(&dir, "issuer.json", &bytes);
-        let sig = ron_service::signed_policy::signature_bytes(&sig).expect("a document");
-        services::put(&dir, "issuer.json.sig", &sig);
         Self {
             keeper: token("keeper", 54),
             operator: token("operator", 55),
             teller: token(TELLER, 56),
+            guest: token(GUEST, 58),
             secret: client_secret::generate(CLIENT, &[57; 32]),
             passport,
             verifier,
-            policy_key: b64::url(&key.public()),
+            policy_key: b64::url(&policy_key().public()),
             dir,
         }
     }
@@ -135,6 +149,8 @@ pub struct Keys {
     pub tokens: Kid,
     note: Kid,
     note_vkey: String,
+    /// Where the issuer finds its policy.
+    pub policy: PathBuf,
 }
 
 /// A client of the KMS for the operator.
@@ -144,7 +160,10 @@ pub fn keeper(http: Arc<HttpClient>) -> KmsClient {
 }
 
 impl Keys {
-    pub fn made(kms: &KmsClient) -> Self {
+    /// The keys, and the first policy in a directory of the world that has this name.
+    pub fn made(kms: &KmsClient, world: &str) -> Self {
+        let policy = services::scratch(&format!("sim-issuers-{world}"));
+        put_policy(&policy, 1, true);
         let make = |purpose: &str, number: u8, payload| -> KeyDoc {
             let request = CreateKey {
                 tenant: "ron".parse().expect("a tenant"),
@@ -179,6 +198,7 @@ impl Keys {
             tokens,
             note: note.key,
             note_vkey: vkey.to_string(),
+            policy,
         }
     }
 }
@@ -203,11 +223,11 @@ pub fn issuer(
          timeout = \"1s\"\nrefresh_interval = \"1s\"\n\
          [policy]\ndir = {:?}\npublic_keys = [\"{}\"]\npoll_interval = \"2s\"\n\
          [issue]\nworkers = 2\n\
-         [[clients]]\nid = \"{CLIENT}\"\nsecret_sha256 = [\"{}\"]\n{}{}{}",
+         [[clients]]\nid = \"{CLIENT}\"\nsecret_sha256 = [\"{}\"]\n{}{}{}{}",
         tokens.dir.join("passport.token"),
         keys.tokens,
         keys.note,
-        tokens.dir,
+        keys.policy,
         tokens.policy_key,
         hex::encode(sha256(tokens.secret.as_bytes())),
         principal(
@@ -217,6 +237,7 @@ pub fn issuer(
             &["passport:admin", "passport:introspect"]
         ),
         principal("default", TELLER, &tokens.teller, &["passport:issue"]),
+        principal("default", GUEST, &tokens.guest, &["passport:issue"]),
         principal("ron", AUDIENCE, &tokens.verifier, &["passport:introspect"]),
     );
     let top = format!("issuer = \"{}\"\n", issuer_url());

@@ -23,6 +23,8 @@ pub struct Token {
     pub from: Vec<(String, Vec<String>)>,
     pub iat: u64,
     pub epoch: u64,
+    /// Whether it is bound to the key of its holder.
+    pub bound: bool,
     /// When it was asked for, and answered.
     pub asked: Instant,
     pub answered: Instant,
@@ -73,6 +75,7 @@ impl Token {
             from: list(&claims["ron_from"]).map(ancestor).collect(),
             iat,
             epoch: number(&claims["ron_epoch"]),
+            bound: claims["cnf"]["jkt"].is_string(),
             asked,
             answered: ron_sim::time::now(),
             timely: now_s.abs_diff(iat) <= 5,
@@ -117,7 +120,13 @@ impl Token {
         self.kid == kid || before.any(|of| of == kid)
     }
 
-    fn is_voided_by(&self, revoked: &Revoked) -> bool {
+    /// Whether its holder's tokens were revoked.
+    pub fn is_of_subject(&self, events: &[RevocationEvent]) -> bool {
+        let mut all = events.iter().map(|event| &event.revoked);
+        all.any(|of| matches!(of, Revoked::Subject { .. }) && self.is_voided_by(of))
+    }
+
+    pub fn is_voided_by(&self, revoked: &Revoked) -> bool {
         match revoked {
             Revoked::Jti { jti, .. } => self.has_id(jti),
             Revoked::Subject {

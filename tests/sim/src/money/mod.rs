@@ -4,7 +4,7 @@
 mod check;
 mod clients;
 mod durable;
-mod requests;
+pub mod requests;
 pub mod services;
 mod views;
 
@@ -98,6 +98,7 @@ impl World {
         }
         for _ in 0..1 + below(5) {
             time::sleep(ms(below(1_000)));
+            self.ledger.check_bounds();
             match below(7) {
                 0 => hosts::part(&self.net, WALLET, LEDGER, 2_000),
                 1 => hosts::part(&self.net, WALLET, any_client(), 2_000),
@@ -137,6 +138,7 @@ impl World {
     fn kill_wallet(&mut self) {
         fault::happened("the wallet is killed");
         self.history.killed();
+        self.wallet.check_bounds();
         self.wallet.group.kill();
         self.net.sever(WALLET);
         time::sleep(ms(below(500)));

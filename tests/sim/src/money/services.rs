@@ -24,6 +24,7 @@ use serde_json::json;
 use svc_wallet::SvcWallet;
 
 use super::{LEDGER, WALLET};
+use crate::bounds;
 use crate::dates::Date;
 use crate::net::SimNet;
 
@@ -210,11 +211,18 @@ impl Process {
         self.stop.open();
         let life = self.life.take().expect("it is stopped once");
         life.join().expect("it is not killed");
+        bounds::check(&self.registry, true);
+    }
+
+    /// Nothing that it keeps in memory is out of bounds now.
+    pub fn check_bounds(&self) {
+        bounds::check(&self.registry, false);
     }
 
     /// No thread of it has panicked, also where the panic was caught, and no request was given up without an answer, also
     /// where its caller has sent it again.
     pub fn check_no_panics(&self) {
+        self.check_bounds();
         let text = ron_sim::undivided(|| self.registry.render());
         let panics = text.lines().filter(|line| {
             let counts = [
@@ -246,8 +254,20 @@ pub fn ledger(
     date: &Date,
     disk: Option<SharedDisk>,
 ) -> Process {
+    ledger_with(net, files, start, date, disk, false)
+}
+
+/// The same, with or without its projection.
+pub fn ledger_with(
+    net: &SimNet,
+    files: &Files,
+    start: u64,
+    date: &Date,
+    disk: Option<SharedDisk>,
+    projection: bool,
+) -> Process {
     let more = format!(
-        "[ledger]\nprojection = false\n{}{}",
+        "[ledger]\nprojection = {projection}\n{}{}",
         principal(
             "ron",
             "svc-wallet",
@@ -273,6 +293,18 @@ pub fn wallet(
     date: &Date,
     disk: Option<SharedDisk>,
 ) -> Process {
+    wallet_with(net, files, start, date, disk, "")
+}
+
+/// The same, with further sections of its configuration.
+pub fn wallet_with(
+    net: &SimNet,
+    files: &Files,
+    start: u64,
+    date: &Date,
+    disk: Option<SharedDisk>,
+    sections: &str,
+) -> Process {
     let scopes =
         ["read", "issue", "transfer", "burn", "hold", "admin"].map(|s| format!("wallet:{s}"));
     let scopes = scopes.each_ref().map(String::as_str);
@@ -280,7 +312,7 @@ pub fn wallet(
     let tries = if disk.is_some() { 1 } else { 3 };
     let more = format!(
         "[ledger]\nurl = \"http://{LEDGER}:80\"\ntries = {tries}\ntoken_file = {:?}\n\
-         [policy]\ndir = {:?}\npublic_keys = [\"{}\"]\n[wallet]\ncommitters = 2\n{}",
+         [policy]\ndir = {:?}\npublic_keys = [\"{}\"]\n[wallet]\ncommitters = 2\n{}{sections}",
         files.dir.join("ledger.token"),
         files.dir,
         files.policy_key,
