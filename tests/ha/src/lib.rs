@@ -12,7 +12,7 @@ pub mod contract;
 mod hosts;
 #[cfg(all(test, feature = "postgres"))]
 mod issuers;
-#[cfg(test)]
+#[cfg(all(test, feature = "postgres"))]
 mod keys;
 pub mod ledger;
 #[cfg(all(test, feature = "postgres"))]
