@@ -367,6 +367,7 @@ impl Core {
             timeout: self.settings.keys.kms_timeout,
             hold: self.settings.keys.hold,
             view: self.view.clone(),
+            others: self.settings.keys.log_url.is_some(),
             clock: chassis.clock.clone(),
             metrics: self.metrics.clone(),
             km: chassis.km.clone(),

@@ -83,10 +83,15 @@ pub struct KeeperParts {
     pub hold: Duration,
     /// Revocations: revoked keys are not published.
     pub view: Arc<Snapshot<RevocationView>>,
+    /// Whether other nodes may announce changes of the keys.
+    pub others: bool,
     pub clock: SharedClock,
     pub metrics: Metrics,
     pub km: KernelMetrics,
 }
+
+/// How often it is looked whether another node has announced keys.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// Reads and publishes the signing keys.
 pub struct KeyKeeper {
@@ -97,6 +102,7 @@ pub struct KeyKeeper {
     /// How long a new head is published before it signs.
     hold: Duration,
     view: Arc<Snapshot<RevocationView>>,
+    others: bool,
     clock: SharedClock,
     /// Refreshed by the key thread, and by signing threads and the publisher after a rotation.
     published: Followed<(), IssuerKeys>,
@@ -134,6 +140,7 @@ impl KeyKeeper {
             timeout: parts.timeout,
             hold: parts.hold,
             view: parts.view,
+            others: parts.others,
             clock: parts.clock,
             published,
             metrics: parts.metrics,
@@ -151,6 +158,7 @@ impl KeyKeeper {
         then: impl Fn(&ThreadCtx) -> Option<Duration>,
     ) {
         loop {
+            let announced = self.key_changes();
             self.refresh();
             let sooner = then(ctx);
             let pause = if self.published().heads.is_empty() {
@@ -158,8 +166,29 @@ impl KeyKeeper {
             } else {
                 sooner.map_or(every, |pause| pause.min(every))
             };
-            if ctx.shutdown.wait(Deadline::within(pause)) {
+            if self.wait(ctx, Deadline::within(pause), announced) {
                 return;
+            }
+        }
+    }
+
+    fn key_changes(&self) -> u64 {
+        self.view.with(|view| view.key_changes())
+    }
+
+    /// Waits, until another node has announced keys that this one has not read yet. True at a shutdown.
+    fn wait(&self, ctx: &ThreadCtx, until: Deadline, announced: u64) -> bool {
+        loop {
+            let step = if self.others {
+                until.capped(LOOK)
+            } else {
+                until
+            };
+            if ctx.shutdown.wait(step) {
+                return true;
+            }
+            if until.expired() || self.key_changes() != announced {
+                return false;
             }
         }
     }

@@ -143,6 +143,15 @@ pub struct Settings {
     pub clients: Vec<Client>,
 }
 
+impl Settings {
+    /// The database of this issuer, if it has one.
+    pub fn engine(&self) -> Option<Engine> {
+        self.keys
+            .log_engine()
+            .or_else(|| self.keys.records_engine())
+    }
+}
+
 impl ServiceSettings for Settings {
     fn from_config(config: &Config) -> Result<Self, Vec<ConfigProblem>> {
         let keys: Keys = config.read().map_err(|problem| vec![problem])?;

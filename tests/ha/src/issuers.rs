@@ -13,10 +13,10 @@ use ron_http::{Call, ClientConfig, HttpClient, Method, Reply};
 use ron_kernel::{Clock as _, SystemClock};
 use ron_kms::RonKms;
 use ron_ledger::RonLedger;
-use ron_proto::kms::{CreateKey, JwtPolicy, KeyDoc, NotePolicy, PayloadPolicy};
+use ron_proto::kms::{CreateKey, JwtPolicy, KeyDoc, NotePolicy, PayloadPolicy, RotateRequest};
 use ron_proto::passport::TTL_S_MAX;
 use ron_proto::policy::{PolicySig, policy_message};
-use ron_proto::{Alg, b64, jcs};
+use ron_proto::{Alg, Kid, b64, jcs};
 use ron_service::Running;
 use ron_tlog::note::VerifierKey;
 use serde_json::{Value, json};
@@ -43,6 +43,9 @@ struct Rig {
     dirs: [TempDir; 2],
     /// Lines of the issuers' configuration: keys and policy.
     keys: String,
+    /// Rotates the key that signs tokens.
+    keeper: KmsClient,
+    token_key: Kid,
     note_vkey: String,
     /// Revokes, reads the feed, and verifies.
     operator: Caller,
@@ -100,7 +103,7 @@ impl Rig {
         let kms = start::<RonKms>(&format!(
             "amnesia = true\n[policy]\npublic_keys = [\"{policy_key}\"]\n{}{}",
             issuer.principal(&["kms:sign", "kms:read"]),
-            keeper.principal(&["kms:create", "kms:read"]),
+            keeper.principal(&["kms:create", "kms:rotate", "kms:read"]),
         ));
         let http = Arc::new(HttpClient::new(ClientConfig {
             insecure_loopback: true,
@@ -115,6 +118,7 @@ impl Rig {
             max_ttl_s: TTL_S_MAX,
         });
         let tokens = make_key(&client, 1, "issuer", jwt).key;
+        let token_key = tokens.clone();
         let origin = policy_note::origin(ISSUER);
         let note = PayloadPolicy::Note(NotePolicy {
             origin: origin.clone(),
@@ -126,7 +130,7 @@ impl Rig {
         let path = files.path().display().to_string();
         let keys = format!(
             "[kms]\nurl = \"{}\"\ntoken_file = \"{path}/kms.token\"\nkey = \"{tokens}\"\nnote_key = \"{}\"\n\
-             [policy]\ndir = \"{path}\"\npublic_keys = [\"{policy_key}\"]\n",
+             refresh_interval = \"1m\"\n[policy]\ndir = \"{path}\"\npublic_keys = [\"{policy_key}\"]\n",
             kms.api_url(),
             note.key,
         );
@@ -138,6 +142,8 @@ impl Rig {
             files,
             dirs: [private_dir(), private_dir()],
             keys,
+            keeper: client,
+            token_key,
             note_vkey: vkey.to_string(),
             operator: Caller::new("default", "operator"),
             teller: Caller::new("default", "teller"),
@@ -301,6 +307,28 @@ fn accepts(ledger: &Running, token: &str) -> bool {
     }
 }
 
+/// The node that finds a new key while it issues announces it, and the other reads it then and not within its minute.
+fn rotated(rig: &Rig, nodes: &[Running; 2]) {
+    let published = |node: &Running| {
+        let reply = rig.operator.get(node, "/.well-known/jwks.json");
+        let keys: Value = serde_json::from_slice(&reply.body).expect("JSON");
+        keys["keys"].as_array().expect("keys").len()
+    };
+    assert_eq!(nodes.each_ref().map(published), [1, 1]);
+    let rotated = rig
+        .keeper
+        .rotate(&rig.token_key, &RotateRequest::default(), soon());
+    rotated.expect("a new version");
+    let begun = SystemClock.now();
+    rig.issue(&nodes[0], "user:3");
+    wait_for("both nodes publish the new key", || {
+        nodes.each_ref().map(published) == [2, 2]
+    });
+    let took = SystemClock.now() - begun;
+    println!("both publish the key after {} ms", took.as_millis());
+    assert!(took < Duration::from_secs(40), "{took:?}");
+}
+
 /// Two nodes revoke at once, and each knows what the other has answered; services see it by either of them.
 #[test]
 fn two_issuers_revoke_at_once_and_no_event_is_lost() {
@@ -347,6 +375,8 @@ fn two_issuers_revoke_at_once_and_no_event_is_lost() {
         println!("in force everywhere after {} ms", took.as_millis());
         assert!(took < Duration::from_secs(25), "{took:?}");
     }
+
+    rotated(&rig, &nodes);
 
     // One node is gone: the other goes on.
     let before = rig.wait_for_one_feed(&nodes).len() as u64;

@@ -7,8 +7,9 @@ use ron_kernel::{Deadline, OsNet, SharedNet};
 use ron_ledger::RonLedger;
 use ron_service::log_host::asker::WitnessKeys;
 use ron_service::records::{Engine, EngineDurability};
-use ron_service::{Config, Service};
+use ron_service::{Config, Service, ServiceSettings as _};
 use ron_tlog::store::EngineInspection;
+use svc_passport::SvcPassport;
 use svc_wallet::SvcWallet;
 
 use crate::doctor::Report;
@@ -33,6 +34,9 @@ pub fn check(report: &mut Report, name: &str, config: &Config) {
             .read::<<SvcWallet as Service>::Settings>()
             .ok()
             .and_then(|keys| keys.records()),
+        "svc-passport" => <SvcPassport as Service>::Settings::from_config(config)
+            .ok()
+            .and_then(|settings| settings.engine()),
         _ => None,
     };
     let Some(engine) = engine else {

@@ -336,3 +336,91 @@ impl HeadAge {
         ))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use ron_crypto::sign::Ed25519Key;
+    use ron_files::{Dir, OsDisk};
+    use ron_kernel::OsRandom;
+    use ron_tlog::Log;
+
+    use super::super::store::RevocationStore;
+    use super::super::verify::verify;
+    use super::*;
+
+    fn entry(n: u64) -> Entry {
+        let revoked = Revoked::Jti {
+            jti: format!("token-{n}"),
+            until: n,
+        };
+        let draft = Draft {
+            revoked: &revoked,
+            reason: "leaked",
+            actor: "operator",
+        };
+        let opening = Opening::of(&draft, 1_000 + n, &OsRandom::shared());
+        opening.entry().unwrap()
+    }
+
+    #[test]
+    fn a_leaf_is_opened_by_its_own_private_part_alone() {
+        let (one, other) = (entry(1), entry(2));
+        let event = opened(5, &one.leaf, &one.private).unwrap();
+        assert_eq!((event.seq, event.ts), (5, Timestamp(1_001)));
+        assert_eq!(revocation_log::leaf(&event), one.leaf);
+        for hidden in ["operator", "leaked", "token-1"] {
+            let leaf = String::from_utf8(one.leaf.clone()).unwrap();
+            assert!(!leaf.contains(hidden), "{leaf}");
+        }
+        assert!(opened(5, &one.leaf, &other.private).is_err());
+        assert!(opened(5, &one.leaf, b"").is_err());
+        let text = String::from_utf8(one.private).unwrap();
+        for (from, to) in [("leaked", "lost"), ("1001", "1002"), ("token-1", "token-2")] {
+            let changed = text.replace(from, to);
+            assert_ne!(changed, text);
+            assert!(opened(5, &one.leaf, changed.as_bytes()).is_err(), "{from}");
+        }
+    }
+
+    /// A log of entries with their private parts, beside a database without rows, as a node has it.
+    fn written(entries: &[Entry]) -> (tempfile::TempDir, PathBuf, Ed25519NoteSigner) {
+        let dir = tempfile::tempdir().unwrap();
+        let signer = Ed25519NoteSigner::new("i/revocations", Ed25519Key::from_seed(&[7; 32]));
+        let signer = signer.unwrap();
+        drop(RevocationStore::open(&Dir::os(dir.path())).unwrap());
+        let path = dir.path().join("revocations");
+        let mut log = Log::open(Arc::new(OsDisk), &path, LogOptions::new(signer.name())).unwrap();
+        log.append(entries).unwrap();
+        log.publish_checkpoint(&signer).unwrap();
+        (dir, path, signer)
+    }
+
+    #[test]
+    fn the_offline_check_opens_every_leaf_of_a_copy() {
+        let good = [entry(1), entry(2), entry(3)];
+        let (_dir, path, signer) = written(&good);
+        let verified = verify(&path, signer.verifier(), &mut |_, _| {}).unwrap();
+        assert_eq!((verified.leaves, verified.checkpoint_size), (3, 3));
+        let mut wrong = good;
+        let private = wrong[0].private.clone();
+        wrong[1].private = private;
+        let (_dir, path, signer) = written(&wrong);
+        let refused = verify(&path, signer.verifier(), &mut |_, _| {});
+        assert!(refused.unwrap_err().contains("event 2"));
+    }
+
+    #[test]
+    fn a_head_that_was_read_long_ago_refuses_tokens() {
+        let clock = ron_kernel::SystemClock::shared();
+        let head = HeadAge::new(clock.clone(), Duration::from_secs(2));
+        assert_eq!(head.pause(), Duration::from_millis(500));
+        assert_eq!(head.refusal().unwrap().status, 503, "never read");
+        let age = |seconds| clock.now().checked_sub(Duration::from_secs(seconds));
+        head.read.store(age(60));
+        assert!(head.check().unwrap_err().contains("60 s ago"));
+        head.read.store(age(0));
+        assert_eq!(head.refusal(), None);
+    }
+}
