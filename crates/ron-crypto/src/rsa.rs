@@ -63,7 +63,7 @@ mod tests {
             signature
         };
         let (pkcs1, pss) = (sign(&RSA_PKCS1_SHA256), sign(&RSA_PSS_SHA256));
-        // `RSAPublicKey` of RFC 8017: a sequence of n, whose first byte is a zero, and e.
+        // RSAPublicKey (RFC 8017 A.1.1): a sequence of two integers; the first one has a zero before its 256 bytes.
         let der = key.public_key().as_ref();
         let (n, e) = (der[9..265].to_vec(), der[267..].to_vec());
         let check = |padding, message: &[u8], signature: &[u8]| {

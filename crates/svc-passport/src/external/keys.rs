@@ -96,7 +96,7 @@ impl KeyReader {
             .any(|name| !issuers.iter().any(|(issuer, _)| issuer == name))
         {
             self.change(|keys| {
-                keys.retain(|name, _| issuers.iter().any(|(issuer, _)| issuer == name))
+                keys.retain(|name, _| issuers.iter().any(|(issuer, _)| issuer == name));
             });
         }
         drop(known);

@@ -233,15 +233,16 @@ fn live(claims: &Map<String, Value>, now_s: u64) -> Option<u64> {
     // A date may have a fraction (RFC 7519 section 2).
     let seconds = |value: &Value| {
         let whole = value.as_f64().filter(|at| (0.0..1e12).contains(at));
-        value.as_u64().or(whole.map(|at| at as u64))
+        value
+            .as_u64()
+            .or(whole.map(|at| (at as i64).cast_unsigned()))
     };
     let exp = claims.get("exp").and_then(seconds)?;
-    let starts = ["nbf", "iat"]
+    let mut starts = ["nbf", "iat"]
         .into_iter()
         .filter_map(|name| claims.get(name));
     let begun = |at: &Value| seconds(at).is_some_and(|at| at <= now_s + SKEW_S);
-    (starts.map(begun).all(|begun| begun) && exp > now_s && exp <= now_s + LIVES_S_MAX)
-        .then_some(exp)
+    (starts.all(begun) && exp > now_s && exp <= now_s + LIVES_S_MAX).then_some(exp)
 }
 
 #[cfg(test)]
