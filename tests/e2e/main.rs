@@ -46,6 +46,7 @@ mod passport_feed;
 mod passport_interop;
 mod passport_log;
 mod passport_mtls;
+mod passport_policy;
 mod passport_pq;
 mod passport_refusals;
 mod passport_revocation;

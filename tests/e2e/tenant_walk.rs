@@ -382,6 +382,11 @@ impl First {
             "POST /v1/passport/issue" => {
                 Sent::Json(json!({"subject_ref": CALLER, "audience": "svc-wallet"}))
             }
+            "PUT /v1/passport/policy/current" => {
+                Sent::Json(json!({"policy": {"version": 9, "clients": []},
+                "signature": {"alg": "ed25519", "key": "k", "value": "AA"}}))
+            }
+            "POST /v1/passport/policy/explain" => Sent::Json(json!({"client_id": CALLER})),
             "POST /v1/passport/revoke" => {
                 Sent::Json(json!({"subject_ref": CALLER, "reason": "test"}))
             }

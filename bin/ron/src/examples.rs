@@ -106,6 +106,10 @@ const EXAMPLES: &[(&str, &str)] = &[
         "ron receipt verify order-17.receipt.json\nron receipt verify order-17.receipt.json --vkey ron-ledger.example/log+1234abcd+AQ... --policy witnesses.txt",
     ),
     (
+        "policy apply",
+        "ron policy show > draft.json   # change it\nron policy apply draft.json --dry-run\nron policy apply draft.json\nron policy apply --kind wallet my-wallet.json",
+    ),
+    (
         "policy sign",
         "ron policy sign --kind wallet my-wallet.json",
     ),

@@ -16,6 +16,7 @@ use ron_kernel::net::{Address, SharedListener};
 use ron_kernel::{
     Deadline, GuardedClock, Net as _, OsNet, OsRandom, Registry, ServiceScope, Shutdown,
 };
+use ron_service::config::BaseUrl;
 use ron_service::records::Postgres;
 use ron_service::{Config, ConfigProblem, Descriptor, Parts, Running, Table};
 
@@ -328,7 +329,12 @@ fn start_one(
     let _lines = ServiceScope::enter(name);
     let mut flags = places(layout, name);
     if let (Some(endpoints), "svc-passport") = (endpoints, name) {
-        flags.push(("public_url".to_owned(), endpoints.of(name)?.api.clone()));
+        // Public names first: documents carry the first one.
+        let config = load(layout, name, &flags)?;
+        let named = config.chassis().public_urls.iter();
+        let mut urls: Vec<String> = named.map(|BaseUrl(url)| url.clone()).collect();
+        urls.push(endpoints.of(name)?.api.clone());
+        flags.push(("public_url".to_owned(), urls.join(",")));
     }
     let config = load(layout, name, &flags)?;
     let parts = Parts {

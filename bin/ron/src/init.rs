@@ -19,6 +19,7 @@ use ron_kernel::{Deadline, OsRandom};
 use ron_proto::kms::{CreateKey, JwtPolicy, KeyDoc, NotePolicy, PayloadPolicy};
 use ron_proto::passport::TTL_S_MAX;
 use ron_proto::values::{Alg, OpId};
+use ron_service::config::BaseUrl;
 use ron_service::log_host::note_key;
 use ron_tlog::note::VerifierKey;
 
@@ -84,7 +85,9 @@ const WAIT: Duration = Duration::from_secs(10);
 
 /// Make a data directory: configuration files, tokens, keys, signed policies.
 #[derive(Args)]
-#[command(after_help = "Examples:\n  ron init\n  ron init --data-dir /srv/ron --base-port 7440")]
+#[command(
+    after_help = "Examples:\n  ron init\n  ron init --data-dir /srv/ron --base-port 7440\n  ron init --issuer https://id.example.org"
+)]
 pub struct InitArgs {
     /// Directory to make; `ron` under the user's state directory when absent.
     #[arg(long)]
@@ -93,11 +96,16 @@ pub struct InitArgs {
     /// follow in steps of ten; health ports are five above.
     #[arg(long, value_parser = base_port)]
     base_port: Option<u16>,
+    /// Public name of the issuer, the `iss` of its tokens and the URL by which clients reach it, as
+    /// https://id.example.org; http://127.0.0.1 with its port when absent.
+    #[arg(long)]
+    issuer: Option<BaseUrl>,
 }
 
 pub fn run(args: &InitArgs) -> Result<(), String> {
     let layout = Layout::new(args.data_dir.as_deref())?;
-    let made = ensure(&layout, args.base_port)?;
+    let named = args.issuer.as_ref().map(|BaseUrl(url)| url.as_str());
+    let made = ensure(&layout, args.base_port, named)?;
     if let Some(wanted) = args.base_port.filter(|port| *port != 0) {
         has_ports(&layout, wanted)?;
     }
@@ -139,7 +147,11 @@ fn begun_with(layout: &Layout) -> Result<Option<u16>, String> {
 
 /// Makes what is missing; returns false if nothing was missing. Without a base port, or with 0, new
 /// configuration files have the default one.
-pub fn ensure(layout: &Layout, base_port: Option<u16>) -> Result<bool, String> {
+pub fn ensure(
+    layout: &Layout,
+    base_port: Option<u16>,
+    issuer: Option<&str>,
+) -> Result<bool, String> {
     if let Some(why) = ron_service::config::writer_fault(&layout.root) {
         return Err(why);
     }
@@ -150,6 +162,14 @@ pub fn ensure(layout: &Layout, base_port: Option<u16>) -> Result<bool, String> {
                 "{} is of format {}, this program knows {FORMAT}; use a newer program",
                 layout.bootstrap().display(),
                 known.format
+            ));
+        }
+        if let Some(wanted) = issuer.filter(|wanted| *wanted != known.issuer) {
+            return Err(format!(
+                "--issuer {wanted} was not applied: {} is set up already, and its issuer is {}; its keys sign for no other name. \
+                 Make another data directory with `ron init --data-dir`",
+                layout.root.display(),
+                known.issuer
             ));
         }
         all_tokens_there(layout)?;
@@ -167,7 +187,8 @@ pub fn ensure(layout: &Layout, base_port: Option<u16>) -> Result<bool, String> {
     for service in ["ron-kms", "ron-ledger"] {
         write_if_absent(layout, service, &log_keeper(service, None))?;
     }
-    let issuer = format!("http://127.0.0.1:{}", api_port(base_port, "svc-passport"));
+    let local = || format!("http://127.0.0.1:{}", api_port(base_port, "svc-passport"));
+    let issuer = issuer.map_or_else(local, str::to_owned);
     let logs = LogKeys {
         ledger: during(layout, "ron-ledger", ledger_vkey)?,
         revocations: revocations_vkey(layout, &issuer)?,
@@ -349,6 +370,14 @@ fn keys_and_policies(
         origin: policy_note::origin(issuer),
     });
     let issuer_key = key(&kms, "issuer", 1, jwt)?;
+    if let PayloadPolicy::Jwt(policy) = &issuer_key.payload
+        && policy.iss != issuer
+    {
+        return Err(format!(
+            "an earlier `ron init` of this directory has begun with the issuer {}: give it again with --issuer",
+            policy.iss
+        ));
+    }
     let policy_key = key(&kms, "policy", 2, PayloadPolicy::Digest)?;
     let manifest_key = key(&kms, "manifest", 3, PayloadPolicy::Digest)?;
     let note_key = key(&kms, "note", 4, note)?;

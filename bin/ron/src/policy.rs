@@ -1,5 +1,6 @@
-//! `ron policy`: signs policies through the KMS; shows, checks, explains and verifies them offline.
+//! `ron policy`: signs policies through the KMS and puts them in force; shows, checks, explains and verifies them offline.
 
+mod apply;
 mod explain;
 
 use std::path::{Path, PathBuf};
@@ -14,14 +15,15 @@ use ron_service::pinned::{KeyRing, PinnedKey};
 use ron_service::signed_policy;
 use svc_rewarder::calculus::check_policy;
 
+use self::apply::ApplyArgs;
 use self::explain::ExplainArgs;
 use crate::change;
 use crate::layout::Place;
 
-/// Show, check, explain, sign and verify policies.
+/// Show, check, explain, apply, sign and verify policies.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  ron policy show\n  ron policy check --kind issuer draft.json\n  ron policy explain --client shop --audience https://orders.example.org/\n  ron policy sign --kind wallet my-wallet.json"
+    after_help = "Examples:\n  ron policy show\n  ron policy check --kind issuer draft.json\n  ron policy explain --client shop --audience https://orders.example.org/\n  ron policy apply --kind wallet my-wallet.json"
 )]
 pub struct PolicyArgs {
     #[command(subcommand)]
@@ -36,6 +38,8 @@ enum Command {
     Check(CheckArgs),
     /// Say whether a client would get a token, and which rule decides. Needs no service.
     Explain(ExplainArgs),
+    /// Sign a changed policy and put it in force; prints what changes, and waits until its services act by it.
+    Apply(ApplyArgs),
     /// Write the policy in canonical form and its signature beside it, as <file> and <file>.sig.
     Sign(FileArgs),
     /// Check a policy and its signature against the pinned public key. Needs no service.
@@ -84,6 +88,7 @@ pub fn run(args: PolicyArgs) -> Result<(), String> {
             Ok(())
         }
         Command::Explain(args) => explain::run(&args),
+        Command::Apply(args) => apply::run(&args),
         Command::Sign(args) => sign_file(&args),
         Command::Verify(args) => verify_file(&args),
     }

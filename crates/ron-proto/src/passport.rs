@@ -9,10 +9,12 @@ use serde::{Deserialize, Serialize};
 
 mod external;
 mod issuer_policy;
+mod policy_api;
 mod policy_faults;
 
 pub use external::{ExternalIssuer, ExternalSubject, SPIFFE};
 pub use issuer_policy::*;
+pub use policy_api::*;
 pub use policy_faults::TOKEN_ALGS;
 
 use crate::kms::{Bytes, Jwk};

@@ -113,9 +113,10 @@ impl Service for SvcPassport {
         let clients = Arc::new(Snapshot::new(clients));
         on_reload(&chassis, &policies, (&clients, &limits, assertions));
         let every = core.settings.keys.policy_poll;
+        let keeper = policies.clone();
         chassis
             .sup
-            .spawn(&POLICY, move |ctx| policies.run(ctx, every));
+            .spawn(&POLICY, move |ctx| keeper.run(ctx, every));
         let shared = core.settings.keys.log_engine();
         let others_max_age = shared.map(|_| core.settings.keys.revocation_max_age);
         let once = node::once(&chassis, core.settings.keys.records_engine())?;
@@ -129,6 +130,7 @@ impl Service for SvcPassport {
             takes_certs,
             issuer_url: core.settings.issuer,
             policy: core.policy,
+            policies,
             limits,
             clients,
             proofs: Proofs::new(
@@ -383,6 +385,7 @@ impl Core {
         });
         let keeper = PolicyKeeper {
             source: self.settings.policy.clone(),
+            disk: chassis.disk.clone(),
             keys: self.settings.keys.policy_keys.clone(),
             http: chassis.client.clone(),
             policy: self.policy.clone(),
@@ -513,7 +516,7 @@ fn on_reload(
     let policies = policies.clone();
     let (clients, limits) = (clients.clone(), limits.clone());
     chassis.on_reload(move |settings: Settings| {
-        policies.refresh()?;
+        policies.read_now()?;
         limits.store(settings.limits);
         clients.store(Clients::new(settings.clients, assertions.clone()));
         Ok(())

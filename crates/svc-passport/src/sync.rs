@@ -8,8 +8,10 @@ use std::time::Duration;
 
 use ron_auth::RevocationView;
 use ron_client::{ClientError, KmsClient};
+use ron_files::{SharedDisk, write_atomic};
 use ron_http::{Call, HttpClient};
 use ron_kernel::{Deadline, KernelMetrics, Sender, SharedRandom, Snapshot, ThreadCtx, reply};
+use ron_proto::Problem;
 use ron_proto::kms::PutIssuerPolicy;
 use ron_proto::passport::IssuerPolicy;
 use ron_proto::strict;
@@ -42,6 +44,8 @@ pub type InForce = SignedPolicy<IssuerPolicy>;
 /// Reads, checks and adopts policies.
 pub struct PolicyKeeper {
     pub source: Source,
+    /// The disk of a directory that is the source.
+    pub disk: SharedDisk,
     /// The keys that may sign it.
     pub keys: KeyRing,
     pub http: Arc<HttpClient>,
@@ -87,6 +91,12 @@ impl PolicyKeeper {
             }
             logged = outcome;
         }
+    }
+
+    /// As [`Self::refresh`], for a caller that wants the policy in the files to be in force: twice, because the thread may
+    /// be putting it in force at the same moment, and one of the two then fails to write the file of the other.
+    pub fn read_now(&self) -> Result<(), String> {
+        self.refresh().or_else(|_| self.refresh())
     }
 
     /// Reads and adopts the policy now. The policy in force stays when the new one is refused or cannot be read.
@@ -188,6 +198,35 @@ impl PolicyKeeper {
         };
         let taken = self.kms.put_issuer_policy(&request, soon());
         taken.map(drop).map_err(|e| NotTaken::of(&e))
+    }
+
+    /// Puts a policy in force that an administrator has sent. It is written to the directory that the policy is read
+    /// from, so that the next reading finds no older one.
+    pub fn put(&self, new: InForce) -> Result<(), Problem> {
+        let Source::Dir(dir) = &self.source else {
+            let why = "the policy is read from policy.url: publish the new one there";
+            return Err(Problem::new(
+                409,
+                "policy_elsewhere",
+                "Policy elsewhere",
+                why,
+            ));
+        };
+        let newer = self.is_newer(&new);
+        let newer =
+            newer.map_err(|why| Problem::new(409, "stale_policy", "Policy not newer", why))?;
+        if newer {
+            let unwritten = |why: String| {
+                tracing::warn!(service = "svc-passport", event = "policy_unwritten", why = %why);
+                Problem::unavailable("the directory of the policy cannot be written", 30)
+            };
+            let sig = signed_policy::signature_bytes(&new.sig).map_err(unwritten)?;
+            for (name, bytes) in [("issuer.json.sig", &sig), ("issuer.json", &new.bytes)] {
+                write_atomic(&*self.disk, dir, name, bytes)
+                    .map_err(|e| unwritten(e.to_string()))?;
+            }
+        }
+        self.read_now().map_err(|why| Problem::unavailable(why, 5))
     }
 
     /// Puts a newer policy in force once the KMS has it and its version is durable.

@@ -25,7 +25,7 @@ pub fn log_keeper(
             let key = &bootstrap.policy_public_key;
             let _ = write!(text, "[policy]\npublic_keys = [\"{key}\"]\n\n");
         }
-        auth(&mut text, layout, name, base_port, &bootstrap.note_vkey);
+        auth(&mut text, layout, name, bootstrap);
     }
     principals(&mut text, name, hashes);
     text
@@ -51,9 +51,21 @@ pub fn service(
     let token = |callee: &str| quoted(&layout.token(name, callee).display().to_string());
     match name {
         "svc-passport" => {
+            let local = api_port(base_port, name);
+            let local = ["127.0.0.1", "localhost"].map(|host| format!("http://{host}:{local}"));
+            // A public name is what documents carry; commands on this host come by its port.
+            let public = if local.contains(&bootstrap.issuer) {
+                String::new()
+            } else {
+                let [number, name] = &local;
+                format!(
+                    "public_url = [\"{}\", \"{number}\", \"{name}\"]\n",
+                    bootstrap.issuer
+                )
+            };
             let _ = write!(
                 text,
-                "issuer = \"{}\"\n\n[kms]\nurl = {kms}\ntoken_file = {}\nkey = \"{}\"\nnote_key = \"{}\"\n\n{policy}\n\
+                "issuer = \"{}\"\n{public}\n[kms]\nurl = {kms}\ntoken_file = {}\nkey = \"{}\"\nnote_key = \"{}\"\n\n{policy}\n\
                  [[clients]]\nid = \"operator\"\nsecret_sha256 = [\"{secret_sha256}\"]\n\n",
                 bootstrap.issuer,
                 token("ron-kms"),
@@ -84,7 +96,7 @@ pub fn service(
     }
     // The console accepts passports only if auth.mode says so; the default lets every user of this
     // host view it.
-    auth(&mut text, layout, name, base_port, &bootstrap.note_vkey);
+    auth(&mut text, layout, name, bootstrap);
     if name == "svc-admin" {
         nodes(&mut text, layout, bootstrap);
     }
@@ -110,11 +122,11 @@ fn head(layout: &Layout, name: &str, base_port: u16) -> String {
 /// Accepts this issuer's passports if its policy note lists the key that signed them. The issuer's
 /// name is a public one; its keys are read from a place where no other user of the host can serve
 /// keys.
-fn auth(text: &mut String, layout: &Layout, name: &str, base_port: u16, note_vkey: &str) {
+fn auth(text: &mut String, layout: &Layout, name: &str, bootstrap: &Bootstrap) {
+    let (issuer, note_vkey) = (&bootstrap.issuer, &bootstrap.note_vkey);
     let _ = write!(
         text,
-        "[auth]\nissuer = \"http://127.0.0.1:{}\"\njwks_url = {}\nnote_vkey = [\"{note_vkey}\"]\ntoken_file = {}\n\n",
-        api_port(base_port, "svc-passport"),
+        "[auth]\nissuer = \"{issuer}\"\njwks_url = {}\nnote_vkey = [\"{note_vkey}\"]\ntoken_file = {}\n\n",
         quoted(&fleet::jwks_url(layout)),
         quoted(&layout.token(name, "svc-passport").display().to_string())
     );

@@ -5,7 +5,7 @@ mod compute;
 mod export;
 mod import;
 mod plot;
-mod remote;
+pub mod remote;
 
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};

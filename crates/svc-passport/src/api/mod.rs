@@ -5,6 +5,7 @@ mod forward;
 mod issue;
 pub mod judge;
 mod oauth;
+mod policy;
 mod published;
 mod revoke;
 mod verify;
@@ -27,10 +28,10 @@ use crate::issue::{IssueJob, no_policy};
 use crate::keys::KeyKeeper;
 use crate::metrics::Metrics;
 use crate::once::Once;
-use crate::policy::{self, Grant, Limits, TokenRequest};
+use crate::policy::{Grant, Limits, TokenRequest, decide};
 use crate::publish::PublishEvent;
 use crate::revoke::{Revocation, RevokeEvent};
-use crate::sync::InForce;
+use crate::sync::{InForce, PolicyKeeper};
 
 /// The `aud` of tokens for this service.
 pub const SERVICE: &str = "svc-passport";
@@ -45,6 +46,8 @@ pub struct Api {
     pub takes_certs: bool,
     /// The policy in force.
     pub policy: Arc<Snapshot<Option<InForce>>>,
+    /// Takes new policies of administrators.
+    pub policies: Arc<PolicyKeeper>,
     /// Limits from the configuration.
     pub limits: Arc<Snapshot<Limits>>,
     pub clients: Arc<Snapshot<Clients>>,
@@ -90,6 +93,7 @@ pub fn router(api: &Arc<Api>) -> Router {
     .add(forward::route(api))
     .add(revoke::route(api))
     .add(feed::route(api))
+    .add_all(policy::routes(api))
     .add_all(published::routes(api))
     .add_all(oauth::routes(api))
     .add_all(well_known::routes(api))
@@ -116,7 +120,7 @@ impl Api {
 
     fn decide(&self, ask: &TokenRequest<'_>) -> Result<Grant, Problem> {
         let limits = self.limits.load();
-        self.counted(self.with_policy(|p| policy::decide(p, ask, &limits)))
+        self.counted(self.with_policy(|p| decide(p, ask, &limits)))
     }
 
     /// Runs `ask` with the policy in force; without one nothing is issued.
