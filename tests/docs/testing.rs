@@ -72,7 +72,7 @@ fn the_page_about_tests_names_every_step_of_the_test_command() {
 #[test]
 fn evidence_that_pages_name_exists() {
     let root = workspace();
-    let mut pages = ["SECURITY.md", "security-tests.md"]
+    let mut pages = ["SECURITY.md", "security-tests.md", "oauth-conformance.md"]
         .map(|page| root.join("docs").join(page))
         .to_vec();
     let folder = fs::read_dir(root.join("docs/concurrency")).unwrap();
