@@ -5,6 +5,7 @@
 //! integers; days are whole days since 1970.
 
 mod classes;
+mod follow;
 mod history;
 mod queries;
 mod recent;
@@ -18,13 +19,12 @@ use std::mem;
 use std::time::Duration;
 
 use ron_files::Dir;
-use ron_kernel::{Receiver, ThreadCtx};
 use ron_proto::ledger::{EntryAnswer, EntryKind, Event, Memo, Operands, Receipt, Reference, TxId};
 use ron_proto::{Account, Amount, Asset, SignedAmount, Timestamp};
-use ron_service::lag::{FollowerLag, follower_pause};
 use ron_service::{Image, StoreError, open_private};
 use rusqlite::{Connection, ErrorCode, OptionalExtension as _, Transaction, params};
 
+pub use follow::run;
 use history::{History, OfEntry};
 pub use queries::{ProjectionReader, SearchError};
 use recent::Recent;
@@ -35,19 +35,12 @@ use supply::Supplies;
 pub use supply::Supply;
 
 use crate::engine::Shared;
-use crate::feed::wait_new_entries;
-use crate::ledger::Ledger;
 
 /// Maximum entries in one transaction. Rows of one account share a page, so the more entries there
 /// are, the fewer pages are written for each.
 const CHUNK: u64 = 10_000;
 /// Entries that are read from the log at once.
 const PAGE: u64 = 500;
-/// Shortest and longest pause after a transaction, so that following leaves the CPU to the writer.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(250));
-/// Pause for each entry that the last transaction added: from 5,000 entries a second on the pauses
-/// grow to the longest, because larger transactions cost less for each entry.
-const PAUSE_PER_ENTRY: Duration = Duration::from_micros(200);
 /// Name of the file.
 const FILE: &str = "projection.sqlite";
 const FORMAT: i64 = 8;
@@ -568,40 +561,4 @@ fn add_history(
         history.add(tx, account, row)?;
     }
     Ok(())
-}
-
-/// Pause after a transaction that added `added` entries when `left` are not in the file yet.
-pub fn pause_after(added: u64, left: u64) -> Duration {
-    let (shortest, longest) = PAUSES;
-    let added = u32::try_from(added).unwrap_or(u32::MAX);
-    let grown = PAUSE_PER_ENTRY.saturating_mul(added);
-    follower_pause(grown.clamp(shortest, longest), left)
-}
-
-/// The thread's body: adds new entries until shutdown. `Err` when the file has to be reopened.
-pub fn run(
-    ctx: &ThreadCtx,
-    mut p: Projection,
-    notifications: &Receiver<()>,
-    ledger: &Ledger,
-    lag: &FollowerLag,
-) -> Result<(), ProjectionError> {
-    loop {
-        if ledger.head_seq() > p.applied() {
-            lag.begun();
-        }
-        let before = p.applied();
-        let newest = p.advance(&ledger.shared)?;
-        let left = ledger.head_seq().saturating_sub(p.applied());
-        lag.applied(newest, left);
-        let stop = if newest.is_none() {
-            wait_new_entries(ctx, notifications, Duration::from_secs(1))
-        } else {
-            let pause = pause_after(p.applied() - before, left);
-            ctx.shutdown.wait(ron_kernel::Deadline::within(pause))
-        };
-        if stop {
-            return Ok(());
-        }
-    }
 }

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use ron_auth::{ProofCache, RevocationView, read_seen, revocation_log};
 use ron_auth::{RonAuthorizer, TokenCache};
@@ -103,41 +104,26 @@ impl Service for SvcPassport {
         let node = opened.node.take();
         core.spawn(&chassis, (opened.register, node.as_ref()), &keys, queues);
         node::spawn(&chassis, node);
-        // The KMS may be unavailable: then the policy comes into force later.
-        if let Err(why) = policies.refresh() {
-            tracing::warn!(service = "svc-passport", event = "policy_refused", why = %why);
-        }
+        follow_policy(&chassis, &policies, core.settings.keys.policy_poll);
         let assertions = Arc::new(ProofCache::new(&ASSERTIONS));
         let clients = Clients::new(core.settings.clients.clone(), assertions.clone());
         clients.restore(&used, chassis.clock.unix_ms() / 1000);
         let clients = Arc::new(Snapshot::new(clients));
         on_reload(&chassis, &policies, (&clients, &limits, assertions));
-        let every = core.settings.keys.policy_poll;
-        let keeper = policies.clone();
-        chassis
-            .sup
-            .spawn(&POLICY, move |ctx| keeper.run(ctx, every));
         let shared = core.settings.keys.log_engine();
         let others_max_age = shared.map(|_| core.settings.keys.revocation_max_age);
+        let nonces = core.settings.keys.require_nonce;
         let once = node::once(&chassis, core.settings.keys.records_engine())?;
         let (issuer_keys, wanted_keys) = core.issuer_keys(&chassis)?;
-        let takes_certs = chassis.config.with(|config| {
-            let settings = config.chassis();
-            settings.tls_enabled && settings.tls_client_ca.is_some()
-        });
         let api = Arc::new(Api {
             public_url: core.public_url,
-            takes_certs,
+            takes_certs: takes_certs(&chassis),
             issuer_url: core.settings.issuer,
             policy: core.policy,
             policies,
             limits,
             clients,
-            proofs: Proofs::new(
-                core.settings.keys.require_nonce,
-                &*chassis.random,
-                once.clone(),
-            ),
+            proofs: Proofs::new(nonces, &*chassis.random, once.clone()),
             once,
             issuer_keys,
             wanted_keys,
@@ -156,6 +142,25 @@ impl Service for SvcPassport {
         });
         chassis.serve(api::router(&api).add_all(routes(Base::Revocations, &host)))
     }
+}
+
+/// Whether clients may show certificates.
+fn takes_certs(chassis: &Chassis) -> bool {
+    chassis.config.with(|config| {
+        let settings = config.chassis();
+        settings.tls_enabled && settings.tls_client_ca.is_some()
+    })
+}
+
+/// Puts the signed policy in force, and starts the thread that does so again. The KMS may be unavailable: then it comes into force later.
+fn follow_policy(chassis: &Chassis, policies: &Arc<PolicyKeeper>, every: Duration) {
+    if let Err(why) = policies.refresh() {
+        tracing::warn!(service = "svc-passport", event = "policy_refused", why = %why);
+    }
+    let keeper = policies.clone();
+    chassis
+        .sup
+        .spawn(&POLICY, move |ctx| keeper.run(ctx, every));
 }
 
 /// Signature checks or wrong credentials by peer. A full batch always fits in a burst.
