@@ -24,7 +24,7 @@ use ron_proto::{Account, Amount, Asset, SignedAmount, Timestamp};
 use ron_service::{Image, StoreError, open_private};
 use rusqlite::{Connection, ErrorCode, OptionalExtension as _, Transaction, params};
 
-pub use follow::run;
+pub use follow::{pause_after, run};
 use history::{History, OfEntry};
 pub use queries::{ProjectionReader, SearchError};
 use recent::Recent;

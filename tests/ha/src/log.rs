@@ -238,12 +238,13 @@ where
 #[cfg(test)]
 mod tests {
     use ron_files::{CrashMode, FaultKind};
-    use ron_tlog::store::{Batch, LogStore as _, Writer};
+    use ron_kernel::Deadline;
+    use ron_tlog::store::{Appended, Batch, Head, LogStore, MakeBatch, Once, StoredBatch, Writer};
     use ron_tlog::{CheckpointError, OpenError};
 
     use super::*;
     use crate::contract::{TwoHosts as _, append};
-    use crate::memory::{Defect, FAULTS, Fault, MemoryEngine, below};
+    use crate::memory::{Defect, FAULTS, Fault, MemoryEngine, MemoryStore, below};
 
     #[test]
     fn the_rules_hold_in_memory() {
@@ -426,6 +427,93 @@ mod tests {
             assert_eq!(holder.append(&records(done, 2), soon()).unwrap(), done);
             assert_eq!(leaves(&holder), records(0, done + 2));
         }
+    }
+
+    /// A session beside which something happens before its first read.
+    struct Beside(MemoryStore, Option<Box<dyn FnOnce() + Send>>);
+
+    impl LogStore for Beside {
+        fn head(&mut self, by: Deadline) -> Result<Head, StoreError> {
+            self.0.head(by)
+        }
+
+        fn claim(&mut self, seen: u64, by: Deadline) -> Result<Head, StoreError> {
+            self.0.claim(seen, by)
+        }
+
+        fn append(
+            &mut self,
+            writer: Writer,
+            once: &[Once],
+            batch: &mut MakeBatch<'_>,
+            by: Deadline,
+        ) -> Result<Appended, StoreError> {
+            self.0.append(writer, once, batch, by)
+        }
+
+        fn append_run(
+            &mut self,
+            epoch: u64,
+            run: &[Batch],
+            by: Deadline,
+        ) -> Result<(), StoreError> {
+            self.0.append_run(epoch, run, by)
+        }
+
+        fn read_from(
+            &mut self,
+            first: u64,
+            most: usize,
+            by: Deadline,
+        ) -> Result<Vec<StoredBatch>, StoreError> {
+            if let Some(happens) = self.1.take() {
+                happens();
+            }
+            self.0.read_from(first, most, by)
+        }
+
+        fn confirm(&mut self, by: Deadline) -> Result<(), StoreError> {
+            self.0.confirm(by)
+        }
+
+        fn put_checkpoint(
+            &mut self,
+            writer: Writer,
+            size: u64,
+            note: &str,
+            by: Deadline,
+        ) -> Result<(), StoreError> {
+            self.0.put_checkpoint(writer, size, note, by)
+        }
+
+        fn checkpoint(&mut self, by: Deadline) -> Result<Option<(u64, String)>, StoreError> {
+            self.0.checkpoint(by)
+        }
+    }
+
+    /// Between the claim of a node and its reading, another one has claimed the log and added what then vanishes.
+    #[test]
+    fn a_claim_takes_nothing_that_came_after_it() {
+        let engine = MemoryEngine::new(Defect::None);
+        let mut holder = node(&engine, &SimDisk::new(), "after", "a");
+        take_over(&mut holder);
+        holder.append(&records(0, 3), soon()).unwrap();
+        let (mut other, beside) = (node(&engine, &SimDisk::new(), "after", "b"), engine.clone());
+        let happens = move || {
+            take_over(&mut other);
+            beside.fail_next(Fault::UnknownLocal);
+            assert!(other.append(&records(3, 1), soon()).is_err());
+        };
+        let store = Beside(engine.store("after", "c"), Some(Box::new(happens)));
+        let checkpoints = Box::new(engine.store("after", "c"));
+        let disk = Arc::new(SimDisk::new());
+        let mut late =
+            EngineLog::open(disk, dir(), options(), Box::new(store), checkpoints).unwrap();
+        take_over(&mut late);
+        assert_eq!(leaves(&late), records(0, 3));
+        engine.fail_over();
+        catch_up(&mut late).unwrap();
+        assert_eq!(leaves(&late), records(0, 3));
     }
 
     #[test]

@@ -224,6 +224,8 @@ struct State {
     reads: Option<usize>,
     has_standby: bool,
     is_synchronous: bool,
+    /// Number of primaries that were lost.
+    lost: u64,
 }
 
 impl State {
@@ -326,6 +328,7 @@ impl MemoryEngine {
             reads: None,
             has_standby: true,
             is_synchronous: true,
+            lost: 0,
         })))
     }
 
@@ -418,6 +421,7 @@ impl Rig for MemoryEngine {
                 .expect("it requires nothing");
             state.replicated = state.journal.len();
         }
+        let read_at = state.lost;
         drop(state);
         MemoryStore {
             engine: self.clone(),
@@ -425,6 +429,7 @@ impl Rig for MemoryEngine {
             holder: holder.into(),
             unresolved: false,
             claim: None,
+            read_at,
         }
     }
 
@@ -440,6 +445,7 @@ impl Rig for MemoryEngine {
 
     fn fail_over(&self) {
         let mut state = self.state();
+        state.lost += 1;
         while let Some((ticket, ..)) = state.waiting.pop_front() {
             let gone = StoreError::Unknown("the session is gone".into());
             state.ended.insert(ticket, Err(gone));
@@ -463,6 +469,8 @@ pub struct MemoryStore {
     holder: String,
     unresolved: bool,
     claim: Option<PendingClaim>,
+    /// The primary at which it has read last, by the number of those before it.
+    read_at: u64,
 }
 
 /// A claim without a known outcome.
@@ -528,7 +536,9 @@ impl MemoryStore {
 
 impl LogStore for MemoryStore {
     fn head(&mut self, _deadline: Deadline) -> Result<Head, StoreError> {
-        Ok(self.engine.state().head(&self.log))
+        let state = self.engine.state();
+        self.read_at = state.lost;
+        Ok(state.head(&self.log))
     }
 
     fn claim(&mut self, seen: u64, _deadline: Deadline) -> Result<Head, StoreError> {
@@ -636,6 +646,7 @@ impl LogStore for MemoryStore {
         _deadline: Deadline,
     ) -> Result<Vec<StoredBatch>, StoreError> {
         let mut state = self.engine.state();
+        self.read_at = state.lost;
         let bytes_max = match state.reads {
             None => bytes_max,
             Some(0) => {
@@ -664,6 +675,11 @@ impl LogStore for MemoryStore {
     }
 
     fn confirm(&mut self, _deadline: Deadline) -> Result<(), StoreError> {
+        // A session ends with its primary: the next one says nothing of what was read at the last.
+        let lost = self.engine.state().lost;
+        if std::mem::replace(&mut self.read_at, lost) != lost {
+            return Err(StoreError::Unknown("the session is gone".into()));
+        }
         self.write(Op::Message)
     }
 
@@ -740,6 +756,26 @@ mod tests {
             Err(StoreError::Unknown(_))
         ));
         assert_eq!(store.claim(0, soon()).unwrap().epoch, 1);
+    }
+
+    /// What was read at a primary is not made final by a write at the one after it.
+    #[test]
+    fn what_was_read_at_a_lost_primary_is_not_confirmed_at_the_next() {
+        let engine = MemoryEngine::new(Defect::None);
+        let mut holder = engine.store("confirmed", "a");
+        let epoch = holder.claim(0, soon()).unwrap().epoch;
+        let next = batch(&mut Frontier::new(), &["one"]);
+        engine.fail_next(Fault::UnknownLocal);
+        assert!(append(&mut holder, Writer::Owner { epoch }, &next, soon()).is_err());
+        let mut follower = engine.store("confirmed", "b");
+        assert_eq!(follower.read_from(0, 100, soon()).unwrap().len(), 1);
+        engine.fail_over();
+        assert!(matches!(
+            follower.confirm(soon()),
+            Err(StoreError::Unknown(_))
+        ));
+        assert!(follower.read_from(0, 100, soon()).unwrap().is_empty());
+        follower.confirm(soon()).unwrap();
     }
 
     #[test]

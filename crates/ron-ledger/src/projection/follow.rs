@@ -16,7 +16,7 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_
 const PAUSE_PER_ENTRY: Duration = Duration::from_micros(200);
 
 /// Pause after a transaction that added `added` entries when `left` are not in the file yet.
-fn pause_after(added: u64, left: u64) -> Duration {
+pub fn pause_after(added: u64, left: u64) -> Duration {
     let (shortest, longest) = PAUSES;
     let added = u32::try_from(added).unwrap_or(u32::MAX);
     let grown = PAUSE_PER_ENTRY.saturating_mul(added);

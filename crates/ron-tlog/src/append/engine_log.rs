@@ -239,9 +239,11 @@ impl EngineLog {
         let head = self.store.claim(seen, deadline)?;
         // What is read from now on was replicated before the claim, so that it is final.
         while self.log.size() < head.size {
-            let read = self
+            let mut read = self
                 .store
                 .read_from(self.log.size(), self.read_bytes, deadline)?;
+            // What a later holder has added is provisional, and no part of what was claimed.
+            read.retain(|stored| stored.batch.place.end() <= head.size);
             if read.is_empty() {
                 let why = format!("it has {} entries and does not return them", head.size);
                 return Err(lost(why));
