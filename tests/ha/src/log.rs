@@ -441,14 +441,15 @@ mod tests {
             self.0.claim(seen, by)
         }
 
-        fn append(
+        fn append_guarded(
             &mut self,
+            version: Option<u64>,
             writer: Writer,
             once: &[Once],
             batch: &mut MakeBatch<'_>,
             by: Deadline,
         ) -> Result<Appended, StoreError> {
-            self.0.append(writer, once, batch, by)
+            self.0.append_guarded(version, writer, once, batch, by)
         }
 
         fn append_run(

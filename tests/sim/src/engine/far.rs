@@ -289,15 +289,17 @@ impl LogStore for Session {
         claimed
     }
 
-    fn append(
+    fn append_guarded(
         &mut self,
+        version: Option<u64>,
         writer: Writer,
         once: &[Once],
         batch: &mut MakeBatch<'_>,
         deadline: Deadline,
     ) -> Result<Appended, StoreError> {
         let appended = self.way.writes(deadline, || {
-            self.store.append(writer, once, batch, deadline)
+            let store = &mut self.store;
+            store.append_guarded(version, writer, once, batch, deadline)
         });
         self.is_undecided |= matches!(appended, Err(StoreError::Unknown(_)));
         if appended == Err(StoreError::Fenced) {
