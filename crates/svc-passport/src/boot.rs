@@ -24,7 +24,7 @@ use crate::keys::{KeeperParts, KeyKeeper, KeyRead};
 use crate::lists::{KnownLists, Lists};
 use crate::metrics::Metrics;
 use crate::node::{self, Node};
-use crate::once;
+use crate::once::{self, Once};
 use crate::policy::{Limits, PqMode};
 use crate::publish::holders::Holders;
 use crate::publish::{PublishEvent, Publisher, PublisherParts};
@@ -113,32 +113,26 @@ impl Service for SvcPassport {
         chassis
             .sup
             .spawn(&POLICY, move |ctx| policies.run(ctx, every));
-        let shared = core.settings.keys.log_engine();
-        let others_max_age = shared.map(|_| core.settings.keys.revocation_max_age);
         let once = node::once(&chassis, core.settings.keys.records_engine())?;
         let takes_certs = chassis.config.with(|config| {
             let settings = config.chassis();
             settings.tls_enabled && settings.tls_client_ca.is_some()
         });
         let api = Arc::new(Api {
+            proofs: core.proofs(&chassis, once.as_ref()),
+            others_max_age: core.settings.others_max_age(),
             public_url: core.public_url,
             takes_certs,
             issuer_url: core.settings.issuer,
             policy: core.policy,
             limits,
             clients,
-            proofs: Proofs::new(
-                core.settings.keys.require_nonce,
-                &*chassis.random,
-                once.clone(),
-            ),
             once,
             auth,
             keys,
             checks: shares(core.settings.keys.checks_per_second),
             guesses: shares(core.settings.keys.checks_per_second),
             judged: TokenCache::new(TOKENS_REMEMBERED),
-            others_max_age,
             view: core.view,
             issue,
             revoke: core.revoke,
@@ -322,6 +316,11 @@ impl Core {
         };
         core.metrics.epoch.set(core.view.load().epoch() as i64);
         Ok(core)
+    }
+
+    fn proofs(&self, chassis: &Chassis, once: Option<&Arc<Once>>) -> Proofs {
+        let require_nonce = self.settings.keys.require_nonce;
+        Proofs::new(require_nonce, &*chassis.random, once.cloned())
     }
 
     fn keeper(&self, chassis: &Chassis, limits: &Arc<Snapshot<Limits>>) -> KeyKeeper {
