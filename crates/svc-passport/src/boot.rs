@@ -28,7 +28,7 @@ use crate::keys::{KeeperParts, KeyKeeper, KeyRead};
 use crate::lists::{KnownLists, Lists};
 use crate::metrics::Metrics;
 use crate::node::{self, Node};
-use crate::once;
+use crate::once::{self, Once};
 use crate::policy::{Limits, PqMode};
 use crate::publish::holders::Holders;
 use crate::publish::{PublishEvent, Publisher, PublisherParts};
@@ -110,12 +110,11 @@ impl Service for SvcPassport {
         clients.restore(&used, chassis.clock.unix_ms() / 1000);
         let clients = Arc::new(Snapshot::new(clients));
         on_reload(&chassis, &policies, (&clients, &limits, assertions));
-        let shared = core.settings.keys.log_engine();
-        let others_max_age = shared.map(|_| core.settings.keys.revocation_max_age);
-        let nonces = core.settings.keys.require_nonce;
         let once = node::once(&chassis, core.settings.keys.records_engine())?;
         let (issuer_keys, wanted_keys) = core.issuer_keys(&chassis)?;
         let api = Arc::new(Api {
+            proofs: core.proofs(&chassis, once.as_ref()),
+            others_max_age: core.settings.others_max_age(),
             public_url: core.public_url,
             takes_certs: takes_certs(&chassis),
             issuer_url: core.settings.issuer,
@@ -123,7 +122,6 @@ impl Service for SvcPassport {
             policies,
             limits,
             clients,
-            proofs: Proofs::new(nonces, &*chassis.random, once.clone()),
             once,
             issuer_keys,
             wanted_keys,
@@ -132,7 +130,6 @@ impl Service for SvcPassport {
             checks: shares(core.settings.keys.checks_per_second),
             guesses: shares(core.settings.keys.checks_per_second),
             judged: TokenCache::new(TOKENS_REMEMBERED),
-            others_max_age,
             view: core.view,
             issue,
             revoke: core.revoke,
@@ -339,6 +336,11 @@ impl Core {
         };
         core.metrics.epoch.set(core.view.load().epoch() as i64);
         Ok(core)
+    }
+
+    fn proofs(&self, chassis: &Chassis, once: Option<&Arc<Once>>) -> Proofs {
+        let require_nonce = self.settings.keys.require_nonce;
+        Proofs::new(require_nonce, &*chassis.random, once.cloned())
     }
 
     fn keeper(&self, chassis: &Chassis, limits: &Arc<Snapshot<Limits>>) -> KeyKeeper {

@@ -91,7 +91,7 @@ pub struct KeeperParts {
 }
 
 /// How often it is looked whether another node has announced keys.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL: Duration = Duration::from_millis(100);
 
 /// Reads and publishes the signing keys.
 pub struct KeyKeeper {
@@ -173,14 +173,14 @@ impl KeyKeeper {
     }
 
     fn key_changes(&self) -> u64 {
-        self.view.with(|view| view.key_changes())
+        self.view.with(RevocationView::key_changes)
     }
 
     /// Waits, until another node has announced keys that this one has not read yet. True at a shutdown.
     fn wait(&self, ctx: &ThreadCtx, until: Deadline, announced: u64) -> bool {
         loop {
             let step = if self.others {
-                until.capped(LOOK)
+                until.capped(POLL)
             } else {
                 until
             };

@@ -41,6 +41,9 @@ impl Node {
     }
 }
 
+/// The session with the log, and the rest of the node.
+type Session = (Box<dyn LogStore>, Node);
+
 /// The session with the log, if it is in an engine. Checkpoints of all nodes are signed with one key, which the first node of
 /// a new log makes; the others need a copy.
 pub fn session(
@@ -48,7 +51,7 @@ pub fn session(
     settings: &Settings,
     home: Option<&Dir>,
     origin: &str,
-) -> Result<Option<(Box<dyn LogStore>, Node)>, StartError> {
+) -> Result<Option<Session>, StartError> {
     let Some(engine) = settings.keys.log_engine() else {
         return Ok(None);
     };

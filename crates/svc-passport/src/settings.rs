@@ -144,6 +144,14 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// How old the revocations may be by which other nodes issue; `None` when there are no others.
+    pub fn others_max_age(&self) -> Option<Duration> {
+        self.keys
+            .log_url
+            .as_ref()
+            .map(|_| self.keys.revocation_max_age)
+    }
+
     /// The database of this issuer, if it has one.
     pub fn engine(&self) -> Option<Engine> {
         self.keys

@@ -38,7 +38,7 @@ const ISSUER: &str = "http://issuer.example";
 struct Rig {
     cluster: Cluster,
     kms: Running,
-    /// Policy and tokens.
+    /// Holds the signed policy and the tokens of services.
     files: TempDir,
     dirs: [TempDir; 2],
     /// Lines of the issuers' configuration: keys and policy.
@@ -49,7 +49,7 @@ struct Rig {
     note_vkey: String,
     /// Revokes, reads the feed, and verifies.
     operator: Caller,
-    /// Has tokens issued.
+    /// Has tokens issued to others.
     teller: Caller,
     verifier: Caller,
 }

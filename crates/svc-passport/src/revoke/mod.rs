@@ -1,8 +1,10 @@
 //! Revocations: one writer thread makes them durable, publishes the view and answers feed readers.
 
+mod draft;
 mod register;
 mod shared;
 mod store;
+mod turns;
 pub mod verify;
 
 use std::sync::Arc;
@@ -14,14 +16,15 @@ use ron_kernel::{
     Deadline, RankedMutex, Receiver, Recv, ReplySender, Sender, SharedClock, Snapshot, ThreadCtx,
 };
 use ron_proto::Problem;
-use ron_proto::passport::{Jwks, RevocationEvent, RevocationPage, RevokeAnswer, Revoked};
+use ron_proto::passport::{Jwks, RevokeAnswer, Revoked};
 use ron_service::ReadyBoard;
 
 pub use register::{LOG_DIR, LogPlace, Register};
-pub use shared::{HeadAge, SharedPlace};
+pub use shared::{HeadAge, SharedPlace, SharedTimes};
 pub use store::{RevocationStore, StoreFailed};
 
-use register::{BATCH_MAX, Draft};
+use draft::Draft;
+use register::BATCH_MAX;
 
 use crate::clients::UsedAssertion;
 use crate::lists::{KnownLists, ListRow, still_kept};
@@ -133,21 +136,6 @@ pub struct Revoker {
     ready: ReadyBoard,
     /// Of a log in an engine.
     shared: Option<SharedTimes>,
-}
-
-/// When the log in an engine was read, and how long other nodes may be first.
-#[derive(Debug)]
-pub struct SharedTimes {
-    pub head: Arc<HeadAge>,
-    /// Maximum time of a commit.
-    pub within: Duration,
-}
-
-/// Why events were not recorded.
-enum NotRecorded {
-    /// Another node was first: what was decided has to be decided again.
-    Moved,
-    Failed(Problem),
 }
 
 /// Has the published key set stored, unless it is durable already. Called after every read of the keys: when the queue is
@@ -293,7 +281,7 @@ impl Revoker {
                 let recorded = if version > self.view.load().policy_version() {
                     let what = Revoked::Policy { version };
                     self.record_ours(&ours(&what, "policy adopted"))
-                        .map(|_| self.wake(waiting))
+                        .map(|()| self.wake(waiting))
                         .map_err(|p| p.detail)
                 } else {
                     Ok(())
@@ -333,194 +321,6 @@ impl Revoker {
         }
     }
 
-    /// Makes revocations durable together and answers them; true if there are new events.
-    fn revoke(&self, mut revocations: Vec<Revocation>) -> bool {
-        let by = self.turns();
-        loop {
-            let accepted = self.accepted(revocations);
-            if accepted.is_empty() {
-                return false;
-            }
-            #[cfg(mutant = "acknowledged")] // answered before it is durable
-            if ron_kernel::mutant("acknowledged") {
-                for (revocation, current_epoch) in accepted {
-                    let (what, reason) = (revocation.revoked.clone(), revocation.reason.clone());
-                    let event = self.view.load().after() + 1;
-                    revocation.answer(Ok(RevokeAnswer {
-                        current_epoch,
-                        event,
-                    }));
-                    let _ = self.record(&[ours(&what, &reason)]);
-                }
-                return true;
-            }
-            let drafts: Vec<Draft<'_>> = accepted
-                .iter()
-                .map(|(revocation, _)| Draft {
-                    revoked: &revocation.revoked,
-                    reason: &revocation.reason,
-                    actor: &revocation.actor,
-                })
-                .collect();
-            let recorded = match self.record(&drafts) {
-                Ok(numbers) => Ok(numbers),
-                Err(NotRecorded::Failed(problem)) => Err(problem),
-                Err(NotRecorded::Moved) => match self.next_turn(by) {
-                    Ok(()) => {
-                        revocations = accepted.into_iter().map(|(one, _)| one).collect();
-                        continue;
-                    }
-                    Err(problem) => Err(problem),
-                },
-            };
-            let changed = recorded.is_ok();
-            self.answer_all(accepted, recorded);
-            return changed;
-        }
-    }
-
-    /// The revocations that have an effect, each with the epoch after it; the others are answered.
-    fn accepted(&self, revocations: Vec<Revocation>) -> Vec<(Revocation, u64)> {
-        let mut epoch = self.view.load().epoch();
-        let mut accepted = Vec::new();
-        for revocation in revocations {
-            match &revocation.revoked {
-                Revoked::Epoch { epoch: wanted } if *wanted <= epoch => {
-                    revocation.answer(Err(stale_epoch(epoch)));
-                    continue;
-                }
-                Revoked::Epoch { epoch: wanted } => epoch = *wanted,
-                _ => {}
-            }
-            accepted.push((revocation, epoch));
-        }
-        accepted
-    }
-
-    fn answer_all(
-        &self,
-        accepted: Vec<(Revocation, u64)>,
-        recorded: Result<std::ops::Range<u64>, Problem>,
-    ) {
-        let mut numbers = recorded.as_ref().ok().cloned().unwrap_or(0..0);
-        for (revocation, current_epoch) in accepted {
-            let answer = match (&recorded, numbers.next()) {
-                (Ok(_), Some(event)) => {
-                    let kind = revocation.revoked.kind();
-                    self.metrics.revocations.with_label_values(&[kind]).inc();
-                    Ok(RevokeAnswer {
-                        current_epoch,
-                        event,
-                    })
-                }
-                (Ok(_), None) => Err(Problem::internal("fewer events than revocations")),
-                (Err(problem), _) => Err(problem.clone()),
-            };
-            revocation.answer(answer);
-        }
-    }
-
-    /// Until when other nodes may be first.
-    fn turns(&self) -> Deadline {
-        Deadline::within(self.shared.as_ref().map_or(Duration::ZERO, |t| t.within))
-    }
-
-    /// Takes in what another node has recorded first.
-    fn next_turn(&self, by: Deadline) -> Result<(), Problem> {
-        if by.expired() {
-            return Err(StoreFailed::Moved.problem());
-        }
-        self.follow().map(drop)
-    }
-
-    /// Records an event that the service causes itself; it stands whatever other nodes have recorded.
-    fn record_ours(&self, draft: &Draft<'_>) -> Result<(), Problem> {
-        let by = self.turns();
-        loop {
-            match self.record(std::slice::from_ref(draft)) {
-                Ok(_) => return Ok(()),
-                Err(NotRecorded::Failed(problem)) => return Err(problem),
-                Err(NotRecorded::Moved) => self.next_turn(by)?,
-            }
-        }
-    }
-
-    /// Makes events durable, then visible. Returns their numbers.
-    fn record(&self, drafts: &[Draft<'_>]) -> Result<std::ops::Range<u64>, NotRecorded> {
-        let after = self.view.load().after();
-        let now_ms = self.clock.unix_ms();
-        // Durable and covered by a checkpoint before it is visible: no reader may see an event that a crash could take
-        // back, or that the log does not vouch for.
-        let mut moved = false;
-        let recorded = self.stored(|register| {
-            let recorded = register.record(drafts, now_ms, after);
-            moved = matches!(recorded, Err(StoreFailed::Moved));
-            match recorded {
-                Err(StoreFailed::Moved) => Ok(Vec::new()),
-                recorded => recorded,
-            }
-        });
-        if moved {
-            return Err(NotRecorded::Moved);
-        }
-        let events = recorded.map_err(NotRecorded::Failed)?;
-        let next = self.show(events).map_err(NotRecorded::Failed)?;
-        Ok(after + 1..next + 1)
-    }
-
-    /// Puts events in force that are durable. Returns the number of the last.
-    fn show(&self, events: Vec<RevocationEvent>) -> Result<u64, Problem> {
-        let view = self.view.load();
-        let epochs = events.iter().filter_map(|event| match event.revoked {
-            Revoked::Epoch { epoch } => Some(epoch),
-            _ => None,
-        });
-        let epoch = epochs.fold(view.epoch(), u64::max);
-        let page = RevocationPage {
-            next: view.after() + events.len() as u64,
-            events,
-            current_epoch: epoch,
-            checkpoint: String::new(),
-        };
-        let mut next = RevocationView::clone(&view);
-        next.apply(&page, true, self.clock.unix_ms() / 1000)
-            .map_err(|_| {
-                Problem::internal("the revocation feed is out of step; restart the service")
-            })?;
-        self.view.store(next);
-        self.metrics.epoch.set(epoch as i64);
-        Ok(page.next)
-    }
-
-    /// Reads what other nodes have recorded, and puts it in force; true if there are new events.
-    fn follow(&self) -> Result<bool, Problem> {
-        let Some(SharedTimes { head, .. }) = &self.shared else {
-            return Ok(false);
-        };
-        let (synced, after) = self.view.with(|view| (view.synced(), view.after()));
-        let read = {
-            let mut loan = Loan::of(&self.register);
-            loan.register()?.follow(after)
-        };
-        let shown = match read {
-            Ok(events) if events.is_empty() && synced => Ok(false),
-            Ok(events) => {
-                let came = !events.is_empty();
-                self.show(events).map(|_| came).map_err(|p| p.detail)
-            }
-            Err(failed) => Err(failed.to_string()),
-        };
-        match (&shown, head.check()) {
-            (_, Ok(())) => self.ready.present(READ_CAUSE),
-            (Err(why), Err(age)) => self.ready.missing(READ_CAUSE, format!("{age}: {why}")),
-            (Ok(_), Err(age)) => self.ready.missing(READ_CAUSE, age),
-        }
-        shown.map_err(|why| {
-            let why = format!("the log of revocations cannot be read: {why}; nothing was changed");
-            Problem::unavailable(why, 1)
-        })
-    }
-
     fn keep_keys(&self, jwks: Jwks, waiting: &mut Vec<WaitingReader>) {
         // The set may have been queued several times before it was durable.
         if self.kept.with(|kept| *kept == jwks) {
@@ -532,7 +332,7 @@ impl Revoker {
         // The event first: after a crash between the two it is recorded again, and not lost.
         let stored = self
             .record_ours(&ours(&what, "key set changed"))
-            .and_then(|_| self.stored(|register| register.store().keep_jwks(&jwks)));
+            .and_then(|()| self.stored(|register| register.store().keep_jwks(&jwks)));
         // Otherwise the failure is counted, and the next read of the keys requests it again.
         if stored.is_ok() {
             self.kept.store(jwks);
@@ -624,16 +424,6 @@ fn ours<'a>(revoked: &'a Revoked, reason: &'a str) -> Draft<'a> {
         reason,
         actor: OURSELVES,
     }
-}
-
-fn stale_epoch(current: u64) -> Problem {
-    Problem::new(
-        409,
-        "stale_epoch",
-        "Epoch must grow",
-        "the epoch must be greater than the current one",
-    )
-    .with_details(serde_json::json!({ "current_epoch": current }))
 }
 
 #[cfg(test)]

@@ -12,12 +12,13 @@ use ron_auth::{RevocationView, revocation_log};
 use ron_files::Disk;
 use ron_kernel::{DiskWatch, SharedRandom};
 use ron_proto::Timestamp;
-use ron_proto::passport::{RevocationEvent, RevocationPage, Revoked};
+use ron_proto::passport::{RevocationEvent, RevocationPage};
 use ron_tlog::checkpoint::Checkpoint;
 use ron_tlog::note::{Ed25519NoteSigner, NoteSigner as _, VerifierKey};
 use ron_tlog::{AppendError, CheckpointError, Log, LogOptions, LogReader, OpenError, ReadError};
 
 use super::PAGE_MAX;
+use super::draft::{Draft, EPOCH_FIRST};
 use super::shared::{SharedPlace, SharedRegister};
 use super::store::{RevocationStore, Row, StoreFailed};
 use crate::lists::ListRow;
@@ -26,8 +27,6 @@ use crate::lists::ListRow;
 pub const LOG_DIR: &str = "revocations";
 /// Maximum events that one commit records, and so the maximum rows without leaves that a crash leaves behind.
 pub const BATCH_MAX: usize = 256;
-/// Epoch of a new issuer.
-pub const EPOCH_FIRST: u64 = 1;
 
 /// Database and log do not belong together, or one of them cannot be opened. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
@@ -69,14 +68,6 @@ pub enum RegisterRefused {
 
 const HELP: &str = "restore passport.db and the revocation log together (runbook revocation-log)";
 
-/// What is to be recorded.
-#[derive(Debug, Clone, Copy)]
-pub struct Draft<'a> {
-    pub revoked: &'a Revoked,
-    pub reason: &'a str,
-    pub actor: &'a str,
-}
-
 /// Owned by the revoker thread after start.
 pub struct Register {
     store: RevocationStore,
@@ -87,9 +78,9 @@ pub struct Register {
 /// Where the events are.
 enum Journal {
     /// Rows of the store, and leaves in files.
-    Files(Files),
+    Files(Box<Files>),
     /// A log in an engine, which other nodes write too.
-    Shared(SharedRegister),
+    Shared(Box<SharedRegister>),
 }
 
 /// The log in files, and what signs its checkpoints and rows.
@@ -148,7 +139,7 @@ impl Register {
         };
         let register = Self {
             store,
-            journal: Journal::Files(files),
+            journal: Journal::Files(Box::new(files)),
             watch: None,
         };
         Ok((register, view))
@@ -162,10 +153,11 @@ impl Register {
         if store.last()? > 0 {
             return Err(RegisterRefused::OwnRows);
         }
-        let (shared, view) = SharedRegister::open(place)?;
+        let opened = SharedRegister::open(place);
+        let (shared, view) = opened.map_err(|e| RegisterRefused::Copy(e.to_string()))?;
         let register = Self {
             store,
-            journal: Journal::Shared(shared),
+            journal: Journal::Shared(Box::new(shared)),
             watch: None,
         };
         Ok((register, view))

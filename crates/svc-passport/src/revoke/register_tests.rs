@@ -11,7 +11,8 @@ use ron_proto::passport::Revoked;
 use ron_tlog::note::Ed25519NoteSigner;
 
 use super::PAGE_MAX;
-use super::register::{BATCH_MAX, Draft, LogPlace, Register, RegisterRefused};
+use super::draft::Draft;
+use super::register::{BATCH_MAX, LogPlace, Register, RegisterRefused};
 use super::store::RevocationStore;
 
 const ORIGIN: &str = "http://i/revocations";

@@ -22,7 +22,7 @@ use ron_tlog::{LogOptions, LogReader, ReadError};
 use serde::{Deserialize, Serialize};
 
 use super::PAGE_MAX;
-use super::register::{Draft, EPOCH_FIRST, RegisterRefused};
+use super::draft::{Draft, EPOCH_FIRST};
 use super::store::StoreFailed;
 
 /// The private part of an event's record, in JSON.
@@ -132,13 +132,12 @@ pub struct SharedRegister {
 impl SharedRegister {
     /// Opens this node's copy. The engine need not answer: the view is that of what this node knew last, and refuses all passports when that
     /// is nothing.
-    pub fn open(place: SharedPlace<'_>) -> Result<(Self, RevocationView), RegisterRefused> {
+    pub fn open(place: SharedPlace<'_>) -> Result<(Self, RevocationView), StoreFailed> {
         let signer = place.signer;
         let mut options = LogOptions::new(signer.name()).verified_by(signer.verifier().clone());
         options.known_heads = place.known;
         options.random = place.random.clone();
-        let log = SharedLog::open(place.disk, place.dir, options, place.store)
-            .map_err(|e| RegisterRefused::Copy(e.to_string()))?;
+        let log = SharedLog::open(place.disk, place.dir, options, place.store).map_err(failed)?;
         let register = Self {
             log,
             signer,
@@ -151,7 +150,7 @@ impl SharedRegister {
         let mut view = RevocationView::default();
         let page = page_of(&view, events);
         view.apply(&page, covered > 0, 0)
-            .map_err(|gap| RegisterRefused::Copy(gap.to_string()))?;
+            .map_err(|gap| StoreFailed::Log(gap.to_string()))?;
         Ok((register, view))
     }
 
@@ -217,7 +216,7 @@ impl SharedRegister {
     /// Covers what the copy has by a checkpoint, and returns the events after `after`.
     fn show(&mut self, after: u64) -> Result<Vec<RevocationEvent>, StoreFailed> {
         self.log.publish_checkpoint(&*self.signer)?;
-        Ok(events(&self.log.reader(), after..self.covered())?)
+        events(&self.log.reader(), after..self.covered())
     }
 
     /// Up to [`PAGE_MAX`] events after a number; `last` is the number of the last event in force. That there is none needs a log whose end
@@ -289,6 +288,14 @@ impl From<ReadError> for StoreFailed {
     fn from(e: ReadError) -> Self {
         Self::Log(e.to_string())
     }
+}
+
+/// When the log in an engine was read, and how long other nodes may be first.
+#[derive(Debug)]
+pub struct SharedTimes {
+    pub head: Arc<HeadAge>,
+    /// Maximum time of a commit.
+    pub within: Duration,
 }
 
 /// When this node has read the end of the shared log: tokens are issued while that is not long ago.

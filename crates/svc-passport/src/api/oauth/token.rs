@@ -87,12 +87,14 @@ fn grant(api: &Api, req: &Request) -> Result<(Grant, Form), Problem> {
     };
     let ours = (&**api.auth.bases(), id.as_str());
     let jkt = api.proofs.check(req, ours, api.now_s());
-    let jkt = jkt.map_err(|refused| match refused {
-        ProofRefused::Nonce => refused.problem(),
-        _ => {
-            let reason = refused.reason();
-            api.refused(req, reason, Some(&id), refused.problem())
+    let jkt = jkt.map_err(|refused| {
+        let reason = refused.reason();
+        let is_normal = refused == ProofRefused::Nonce;
+        let problem = refused.problem();
+        if is_normal {
+            return problem;
         }
+        api.refused(req, reason, Some(&id), problem)
     })?;
     let mut caveats = form.all("caveat");
     if let Some(text) = form.one("authorization_details")? {
