@@ -28,8 +28,6 @@ use rusqlite::{Connection, ErrorCode, OptionalExtension as _, Transaction, param
 use history::{History, OfEntry};
 pub use queries::{ProjectionReader, SearchError};
 use recent::Recent;
-#[cfg(mutant = "newest")]
-pub use search::FoundSeqs;
 pub use statement::StatementRange;
 use supply::Supplies;
 pub use supply::Supply;
@@ -48,7 +46,6 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_
 /// Pause for each entry that the last transaction added: from 5,000 entries a second on the pauses
 /// grow to the longest, because larger transactions cost less for each entry.
 const PAUSE_PER_ENTRY: Duration = Duration::from_micros(200);
-/// Name of the file.
 const FILE: &str = "projection.sqlite";
 const FORMAT: i64 = 8;
 const SCHEMA: &str = include_str!("projection/schema.sql");
@@ -93,8 +90,7 @@ pub struct Projection {
 
 impl Projection {
     /// Opens the file in `dir`, or creates it; a file that is damaged, foreign, newer or ahead of the
-    /// log is rebuilt. SQLite knows the disk of the operating system alone: on another one the projection
-    /// is in memory, and each transaction replaces the file.
+    /// log is rebuilt.
     pub fn open(dir: &Dir, origin: &str, head: u64) -> Result<Self, ProjectionError> {
         match Self::try_open(dir, origin, head) {
             Ok(p) => Ok(p),
@@ -151,10 +147,7 @@ impl Projection {
             Some((_, applied)) => u64::try_from(applied).unwrap_or(u64::MAX),
         };
         #[cfg(mutant = "skipped")] // what was committed while it was away is left out
-        let applied = match ron_kernel::mutant("skipped") && applied > 0 {
-            true => head,
-            false => applied,
-        };
+        let applied = applied.max(head * u64::from(applied > 0 && ron_kernel::mutant("skipped")));
         if applied > head {
             return Err(ProjectionError::Foreign(format!(
                 "it is at entry {applied}, the log at {head}"
