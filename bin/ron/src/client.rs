@@ -33,7 +33,7 @@ pub struct ClientArgs {
 enum Command {
     /// Add a client, or another audience to one that is there: credential, policy rule, signature,
     /// reload.
-    Add(AddArgs),
+    Add(Box<AddArgs>),
     /// List the clients: how they prove themselves, and the audiences they get tokens for.
     List(Place),
     /// Show a client's policy rule, and how it proves itself.

@@ -219,7 +219,10 @@ impl Rig {
                 return false;
             }
             let body: Value = serde_json::from_slice(&reply.body).expect("JSON");
-            token = body["token"].as_str().expect("a token").to_owned();
+            body["token"]
+                .as_str()
+                .expect("a token")
+                .clone_into(&mut token);
             true
         });
         token
@@ -286,7 +289,7 @@ impl Rig {
                 return false;
             }
             let page: Value = serde_json::from_slice(&one.body).expect("JSON");
-            events = page["events"].as_array().expect("events").clone();
+            events.clone_from(page["events"].as_array().expect("events"));
             true
         });
         let numbers = events

@@ -63,7 +63,6 @@ fn shown_at(event: &Event, account: &Account, by: StatementTime) -> Timestamp {
 pub struct Extract<'l> {
     pub before: Total,
     pub within: Total,
-    /// Oldest first.
     pub entries: Vec<&'l Event>,
 }
 
