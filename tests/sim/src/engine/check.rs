@@ -26,7 +26,7 @@ pub struct Auditor {
     heads: Vec<Head>,
     accounts: Vec<AccountDoc>,
     totals: Vec<TrialBalance>,
-    /// Pages of entries.
+    /// Entries that were read at either of the nodes.
     events: Vec<Event>,
 }
 
