@@ -29,7 +29,7 @@ ron_service::settings! {
         /// Maximum time of one commit in the database; after it the commit's outcome is not known yet.
         "log.commit_within" => log_commit_within: Duration = "5s", range("100ms", "1m"), restart(Clients);
         /// A standby takes over when reads of the database have shown no sign of life of the node that writes for this long.
-        "log.takeover_after" => log_takeover_after: Duration = "3s", range("1s", "1m"), restart(Clients);
+        "log.takeover_after" => log_takeover_after: Duration = "3s", range("2s", "1m"), restart(Clients);
         /// Prefixes of the accounts that may fund reward epochs. In any case an epoch is funded only
         /// from a pool of its own tenant: pool:<tenant>/<name>.
         "ledger.pool_prefixes" => pool_prefixes: Vec<Account> = "pool:", reloadable;
