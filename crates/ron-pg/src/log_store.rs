@@ -172,8 +172,10 @@ impl PgLogStore {
                 })
             }
             Ok((appended, _)) => {
-                if self.read(|_| "ROLLBACK", &[], deadline).is_err() {
+                if let Err(error) = self.read(|_| "ROLLBACK", &[], deadline) {
+                    // A write through another session would make nothing final of what was read through this one.
                     self.session = None;
+                    return Err(error);
                 }
                 if let Some(place) = &appended.place {
                     return Err(self.not_appended(by, place, deadline));
@@ -231,6 +233,10 @@ impl PgLogStore {
                     answer: stored.bytes(row, 2).map_err(of_read)?.to_vec(),
                 });
             }
+        }
+        if taken.len() + repeats.len() != once.len() {
+            // Such a batch would be appended without having taken the id.
+            return Err(Refusal::Unavailable("an id expired meanwhile".into()).into());
         }
         let batch = make(&repeats);
         let changed = match &batch {

@@ -15,7 +15,9 @@ const BATCH_MAX: usize = 256;
 /// Maximum time of a transaction; the request waits that long, and occupies a worker meanwhile.
 const WITHIN: Duration = Duration::from_secs(2);
 /// How often expired ids are deleted.
-const FORGET_EVERY: Duration = Duration::from_secs(60);
+const FORGET_EVERY: Duration = Duration::from_secs(5);
+/// Expired ids that are deleted at once, at most: a transaction that takes too long is refused, and so would the next one be.
+const FORGET_MAX: i64 = 10_000;
 /// Seconds after which an expired id is deleted: by then its proof is too old at every node, whatever their clocks say.
 const KEPT_S: u64 = 600;
 /// Readiness cause: the engine does not take ids.
@@ -96,13 +98,11 @@ pub fn run(
         let now_s = clock.unix_ms() / 1000;
         let forget = forget_at.expired().then(|| now_s.saturating_sub(KEPT_S));
         let taken = take(records, &batch, forget);
+        if forget.is_some() {
+            forget_at = Deadline::within(FORGET_EVERY);
+        }
         match &taken {
-            Ok(_) => {
-                ready.clear(CAUSE);
-                if forget.is_some() {
-                    forget_at = Deadline::within(FORGET_EVERY);
-                }
-            }
+            Ok(_) => ready.clear(CAUSE),
             Err(why) => ready.degrade(CAUSE, format!("used ids cannot be recorded: {why}")),
         }
         for (at, one) in batch.drain(..).enumerate() {
@@ -123,17 +123,23 @@ fn take(
         records.write(Writer::Shared, by, |tx| {
             if let Some(before) = forget {
                 let before = Value::Int(before.cast_signed());
-                tx.execute("DELETE FROM used_id WHERE until_s < ?1", &[before])?;
+                let sql = "DELETE FROM used_id WHERE id IN
+                    (SELECT id FROM used_id WHERE until_s < ?1 ORDER BY until_s LIMIT ?2)";
+                tx.execute(sql, &[before, Value::Int(FORGET_MAX)])?;
             }
-            let mut fresh = Vec::with_capacity(batch.len());
-            for one in batch {
+            // All nodes insert in one order, so that no two of their transactions wait for each other.
+            let mut order: Vec<usize> = (0..batch.len()).collect();
+            order.sort_by_key(|at| batch[*at].id);
+            let mut fresh = vec![false; batch.len()];
+            for at in order {
+                let one = &batch[at];
                 let row = [
                     Value::from(&one.id[..]),
                     Value::Int(one.until_s.cast_signed()),
                 ];
                 let sql =
                     "INSERT INTO used_id (id, until_s) VALUES (?1, ?2) ON CONFLICT DO NOTHING";
-                fresh.push(tx.execute(sql, &row)? == 1);
+                fresh[at] = tx.execute(sql, &row)? == 1;
             }
             Ok(fresh)
         })

@@ -152,10 +152,14 @@ impl PgRecords {
     }
 
     /// Ends the transaction without a commit.
-    fn roll_back(&mut self, deadline: Deadline) {
-        if self.query("ROLLBACK", &[], deadline).is_err() {
+    fn roll_back(&mut self, deadline: Deadline) -> Result<(), RecordError> {
+        let ended = self.query("ROLLBACK", &[], deadline);
+        if ended.is_err() {
             self.session = None; // the server rolls back when it notices
         }
+        ended
+            .map(drop)
+            .map_err(|error| Refusal::Unavailable(error.to_string()).into())
     }
 
     fn attempt(&mut self, work: &mut Work<'_>, deadline: Deadline) -> Attempt {
@@ -173,11 +177,11 @@ impl PgRecords {
         match ran {
             Ok(true) => self.commit(deadline),
             Ok(false) => {
-                self.roll_back(deadline);
+                let _ = self.roll_back(deadline); // the session is dropped then
                 Attempt::RolledBack
             }
             Err(attempt) => {
-                self.roll_back(deadline);
+                let _ = self.roll_back(deadline); // the session is dropped then
                 attempt
             }
         }
@@ -330,14 +334,15 @@ impl RecordStore for PgRecords {
             let begin = "BEGIN ISOLATION LEVEL SERIALIZABLE READ ONLY";
             let begun = self.query(begin, &[], deadline).map_err(failed);
             let ran = begun.and_then(|_| self.run(work, deadline));
-            self.roll_back(deadline); // there is nothing to keep
+            let ended = self.roll_back(deadline); // there is nothing to keep
             match ran {
                 Err(Attempt::Again(why)) if deadline.expired() => {
                     return Err(RecordError::Conflict(why));
                 }
                 Err(Attempt::Failed(error)) => return Err(error),
                 Err(_) => {}
-                Ok(_) => return Ok(()),
+                // A write through another session would make nothing final of what was read through this one.
+                Ok(_) => return ended,
             }
         }
     }

@@ -333,7 +333,7 @@ impl EngineLog {
             #[cfg(mutant = "undecided")] // acknowledged before it is known what became of it
             Err(StoreError::Unknown(_)) if ron_kernel::mutant("undecided") => {
                 self.copy(encoded, batch)?;
-                Ok(first)
+                Ok(OnceAppended::Done(first))
             }
             Err(StoreError::Unknown(why)) => {
                 self.pending = Some(Pending { batch, encoded });

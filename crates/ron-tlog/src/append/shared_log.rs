@@ -99,6 +99,10 @@ impl SharedLog {
         if !self.checked {
             self.log.check(&head, &[])?;
         }
+        if head.size == self.size() && head.root != self.root() {
+            let why = format!("its {} entries are not those that are final", head.size);
+            return Err(StoreError::Lost(why).into());
+        }
         // That nothing follows was read from a server that may have lost its standby, and with it its part.
         self.log.confirm(deadline)?;
         self.checked = true;

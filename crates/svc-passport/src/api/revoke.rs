@@ -28,13 +28,19 @@ pub fn route(api: &Arc<Api>) -> Route {
     .errors(&[400, 409, 429, 503])
 }
 
+/// Seconds by which the clocks of two issuers may differ.
+const CLOCKS_APART_S: u64 = 5;
+
 fn handle(api: &Api, req: &Request, responder: Responder) {
     let body = match req.json::<RevokeRequest>() {
         Ok(body) => body,
         Err(problem) => return responder.send(problem),
     };
-    // Another node may exchange a token of the subject until it has read the revocation; the new token is void too.
-    let others_s = api.others_max_age.map_or(0, |age| age.as_secs() + 1);
+    // Another node may issue to the subject until it has read the revocation, and dates the token by its own clock; such a token is
+    // void too.
+    let others_s = api
+        .others_max_age
+        .map_or(0, |age| age.as_secs() + 1 + CLOCKS_APART_S);
     let revoked = match revoked(&body, at_latest(&*api.clock) + others_s) {
         Ok(revoked) => revoked,
         Err(problem) => return responder.send(problem),

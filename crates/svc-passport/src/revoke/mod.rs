@@ -186,14 +186,17 @@ impl Revoker {
             .shared
             .as_ref()
             .map(|_| Deadline::within(Duration::ZERO));
+        let mut failed = 0_u32;
         loop {
             if let (Some(at), Some(times)) = (follow_at, &self.shared)
                 && at.expired()
             {
-                if self.follow().is_ok_and(|came| came) {
+                let read = self.follow();
+                failed = if read.is_ok() { 0 } else { failed + 1 };
+                if read.is_ok_and(|came| came) {
                     self.wake(&mut waiting);
                 }
-                follow_at = Some(Deadline::within(times.head.pause()));
+                follow_at = Some(Deadline::within(times.head.pause(failed)));
             }
             let wake = waiting.iter().map(|w| w.until).chain(follow_at).min();
             let wake = wake.unwrap_or_else(|| Deadline::within(Duration::from_secs(60)));
@@ -252,6 +255,14 @@ impl Revoker {
             };
             self.wake(waiting);
         }
+        // Once for all of them: a read waits for an engine that is away.
+        let last = self.view.load().after();
+        let ahead =
+            |event: &RevokeEvent| matches!(event, RevokeEvent::Read { after, .. } if *after > last);
+        if self.shared.is_some() && others.iter().any(ahead) && self.follow().is_ok_and(|came| came)
+        {
+            self.wake(waiting);
+        }
         for event in others {
             self.tick(event, waiting);
         }
@@ -297,12 +308,6 @@ impl Revoker {
                 responder,
             } => {
                 // A reader beyond the last event is answered at once: it has seen another history and must start over.
-                if after > self.view.load().after() && self.shared.is_some() {
-                    // Or another node's, which has shown events that this one does not have yet.
-                    if self.follow().is_ok_and(|came| came) {
-                        self.wake(waiting);
-                    }
-                }
                 let nothing_new = after == self.view.load().after();
                 #[cfg(mutant = "behind")] // off by one
                 let nothing_new = nothing_new
@@ -330,14 +335,17 @@ impl Revoker {
             count: jwks.keys.len() as u64,
         };
         // The event first: after a crash between the two it is recorded again, and not lost.
-        let stored = self
-            .record_ours(&ours(&what, "key set changed"))
-            .and_then(|()| self.stored(|register| register.store().keep_jwks(&jwks)));
-        // Otherwise the failure is counted, and the next read of the keys requests it again.
-        if stored.is_ok() {
-            self.kept.store(jwks);
-            self.wake(waiting);
+        let recorded = self.record_ours(&ours(&what, "key set changed"));
+        if recorded.is_err() {
+            return; // the next read of the keys requests it again
         }
+        let stored = self.stored(|register| register.store().keep_jwks(&jwks));
+        // A failure is counted, and the next read requests it again; where other nodes follow, once in this process, because
+        // each event makes all of them read the keys.
+        if stored.is_ok() || self.shared.is_some() {
+            self.kept.store(jwks);
+        }
+        self.wake(waiting);
     }
 
     fn open_list(&self, kid: &str, epoch: u64) -> Result<ListRow, Problem> {

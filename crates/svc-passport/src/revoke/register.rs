@@ -62,7 +62,9 @@ pub enum RegisterRefused {
         "passport.db has revocations of an issuer with a log in files; a node of an issuer with log.url begins with another data_dir"
     )]
     OwnRows,
-    #[error("this node's copy of the revocation log is refused: {0}")]
+    #[error(
+        "this node's copy of the revocation log is refused: {0}; remove what its directory `revocations` has but `checkpoint` and `log.meta`: the database has all of it"
+    )]
     Copy(String),
 }
 

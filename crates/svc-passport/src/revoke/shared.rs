@@ -25,6 +25,11 @@ use super::PAGE_MAX;
 use super::draft::{Draft, EPOCH_FIRST};
 use super::store::StoreFailed;
 
+/// Maximum time of a read of the log: the thread that reads records revocations too.
+const READ: Duration = Duration::from_secs(2);
+/// Longest pause after reads that failed.
+const PAUSE_MAX: Duration = Duration::from_secs(8);
+
 /// The private part of an event's record, in JSON.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -174,14 +179,9 @@ impl SharedRegister {
 
     /// Reads the log to its end, and returns the events after `after`.
     pub fn follow(&mut self, after: u64) -> Result<Vec<RevocationEvent>, StoreFailed> {
-        // The end of the log as it is now or later.
-        let asked = self.head.clock.now();
-        self.log
-            .refresh(Deadline::within(self.head.max_age))
-            .map_err(failed)?;
-        let events = self.show(after)?;
-        self.head.read.store(Some(asked));
-        Ok(events)
+        let by = Deadline::within(self.head.max_age.min(READ));
+        self.log.refresh(by).map_err(failed)?;
+        self.show(after)
     }
 
     /// Appends events behind the event `after`, and returns them. `Moved`: another node has recorded some, which [`SharedRegister::follow`] returns.
@@ -303,7 +303,7 @@ pub struct SharedTimes {
 pub struct HeadAge {
     clock: SharedClock,
     max_age: Duration,
-    /// When the last read began that a write has made final.
+    /// When the last read began that a write has made final, and whose events are in force.
     read: Snapshot<Option<Instant>>,
 }
 
@@ -316,9 +316,21 @@ impl HeadAge {
         }
     }
 
-    /// Pause between two reads.
-    pub fn pause(&self) -> Duration {
-        (self.max_age / 4).min(Duration::from_millis(500))
+    /// Pause between two reads, of which `failed` in a row have failed: each leaves a session at a database that waits for its standby.
+    pub fn pause(&self, failed: u32) -> Duration {
+        let pause = (self.max_age / 4).min(Duration::from_millis(500));
+        pause
+            .saturating_mul(1 << failed.saturating_sub(1).min(6))
+            .min(PAUSE_MAX.max(pause))
+    }
+
+    pub fn now(&self) -> Instant {
+        self.clock.now()
+    }
+
+    /// All that a read has found that began at `asked` is in force here.
+    pub fn in_force(&self, asked: Instant) {
+        self.read.store(Some(asked));
     }
 
     /// Why the newest revocations may be missing here.
@@ -422,7 +434,8 @@ mod tests {
     fn a_head_that_was_read_long_ago_refuses_tokens() {
         let clock = ron_kernel::SystemClock::shared();
         let head = HeadAge::new(clock.clone(), Duration::from_secs(2));
-        assert_eq!(head.pause(), Duration::from_millis(500));
+        let pauses = [0, 1, 2, 5, 6, 60].map(|failed| head.pause(failed).as_millis());
+        assert_eq!(pauses, [500, 500, 1_000, 8_000, 8_000, 8_000]);
         assert_eq!(head.refusal().unwrap().status, 503, "never read");
         let age = |seconds| clock.now().checked_sub(Duration::from_secs(seconds));
         head.read.store(age(60));

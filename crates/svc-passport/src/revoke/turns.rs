@@ -26,10 +26,11 @@ impl Revoker {
     /// Makes revocations durable together and answers them; true if there are new events.
     pub(super) fn revoke(&self, mut revocations: Vec<Revocation>) -> bool {
         let by = self.turns();
+        let mut came = false;
         loop {
             let accepted = self.accepted(revocations);
             if accepted.is_empty() {
-                return false;
+                return came;
             }
             #[cfg(mutant = "acknowledged")] // answered before it is durable
             if ron_kernel::mutant("acknowledged") {
@@ -56,14 +57,15 @@ impl Revoker {
                 Ok(numbers) => Ok(numbers),
                 Err(NotRecorded::Failed(problem)) => Err(problem),
                 Err(NotRecorded::Moved) => match self.next_turn(by) {
-                    Ok(()) => {
+                    Ok(new) => {
+                        came |= new;
                         revocations = accepted.into_iter().map(|(one, _)| one).collect();
                         continue;
                     }
                     Err(problem) => Err(problem),
                 },
             };
-            let changed = recorded.is_ok();
+            let changed = recorded.is_ok() || came;
             self.answer_all(accepted, recorded);
             return changed;
         }
@@ -115,12 +117,12 @@ impl Revoker {
         Deadline::within(self.shared.as_ref().map_or(Duration::ZERO, |t| t.within))
     }
 
-    /// Takes in what another node has recorded first.
-    fn next_turn(&self, by: Deadline) -> Result<(), Problem> {
+    /// Takes in what another node has recorded first; true if there are new events.
+    fn next_turn(&self, by: Deadline) -> Result<bool, Problem> {
         if by.expired() {
             return Err(StoreFailed::Moved.problem());
         }
-        self.follow().map(drop)
+        self.follow()
     }
 
     /// Records an event that the service causes itself; it stands whatever other nodes have recorded.
@@ -130,7 +132,9 @@ impl Revoker {
             match self.record(std::slice::from_ref(draft)) {
                 Ok(_) => return Ok(()),
                 Err(NotRecorded::Failed(problem)) => return Err(problem),
-                Err(NotRecorded::Moved) => self.next_turn(by)?,
+                Err(NotRecorded::Moved) => {
+                    self.next_turn(by)?;
+                }
             }
         }
     }
@@ -188,6 +192,8 @@ impl Revoker {
             return Ok(false);
         };
         let (synced, after) = self.view.with(|view| (view.synced(), view.after()));
+        // The end of the log as it is now or later.
+        let asked = head.now();
         let read = {
             let mut loan = Loan::of(&self.register);
             loan.register()?.follow(after)
@@ -200,6 +206,10 @@ impl Revoker {
             }
             Err(failed) => Err(failed.to_string()),
         };
+        // Not before: a token that is issued in between would be judged by what was in force.
+        if shown.is_ok() {
+            head.in_force(asked);
+        }
         match (&shown, head.check()) {
             (_, Ok(())) => self.ready.present(READ_CAUSE),
             (Err(why), Err(age)) => self.ready.missing(READ_CAUSE, format!("{age}: {why}")),
