@@ -150,6 +150,8 @@ pub struct KeyStore {
     /// Operations whose rows were damaged when the store was opened.
     damaged_ops: Vec<String>,
     version: u64,
+    /// What was read last does not match the MAC of the store.
+    unchecked: bool,
     /// That of the row `store` first, those of further nodes by their names.
     logs: Vec<LogIdentity>,
     /// Which of them is this node's.
@@ -245,6 +247,7 @@ impl KeyStore {
             damaged: BTreeMap::new(),
             damaged_ops: Vec::new(),
             version: 0,
+            unchecked: false,
             logs: vec![log],
             own: 0,
             device_answer: None,
@@ -312,6 +315,7 @@ impl KeyStore {
             damaged: BTreeMap::new(),
             damaged_ops: Vec::new(),
             version: row.version,
+            unchecked: true,
             logs: vec![LogIdentity::new(
                 row.log_origin,
                 log_key,
@@ -336,7 +340,7 @@ impl KeyStore {
     /// when it was another version. After an error nothing of this store may be used until this has succeeded.
     pub fn refresh(&mut self) -> Result<bool, StoreError> {
         self.db.settle()?;
-        self.read_all(Some(self.version))
+        self.read_all((!self.unchecked).then_some(self.version))
     }
 
     /// Reads everything and compares it with the MAC of the store, unless it is of the version `known`. False: it is.
@@ -386,7 +390,8 @@ impl KeyStore {
         self.own = self.place_of(&own).unwrap_or(0);
         self.tpm_counter = content.row.tpm_counter;
         self.policy = content.policy;
-        ct::eq(&self.store_mac(self.version), &content.row.mac)
+        self.unchecked = !ct::eq(&self.store_mac(self.version), &content.row.mac);
+        !self.unchecked
     }
 
     /// Removes what was deleted from the file; of an engine it stays wherever that keeps it.
@@ -419,6 +424,11 @@ impl KeyStore {
 
     /// Stores the value that the counter is about to get, durably.
     pub fn set_tpm_counter(&mut self, counter: u64) -> Result<(), StoreError> {
+        if self.db.is_shared() {
+            // The version stays, so that another node would not read the MAC that covers the counter.
+            let why = "starts are counted for keys in a file alone";
+            return Err(StoreError::Db(why.to_owned()));
+        }
         // In memory first, because the MAC covers it; restored if the write fails.
         let before = self.tpm_counter.replace(counter);
         let version = self.version;

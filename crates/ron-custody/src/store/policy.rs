@@ -8,7 +8,7 @@ use ron_proto::passport::IssuerPolicy;
 use ron_proto::policy::PolicySig;
 use ron_service::kept_policy::Versioned as _;
 use ron_service::pinned::KeyRing;
-use ron_service::records::Statements;
+use ron_service::records::{Statements, Value};
 use ron_service::signed_policy::{SignedPolicy, check, parse_signature, signature_bytes};
 
 use super::db::{optional, unsigned};
@@ -112,14 +112,14 @@ impl KeyStore {
     /// The policy's change whose leaf is not known to be durable.
     pub fn pending_policy(&mut self) -> Result<Option<PendingPolicy>, StoreError> {
         // Its node has to write the leaf; another one would write it into another log.
-        let own = &self.logs[self.own].origin;
-        if self.policy.as_ref().is_none_or(|p| *p.log != **own) {
+        let own = self.log().origin.clone();
+        if self.policy.as_ref().is_none_or(|p| *p.log != *own) {
             return Ok(None);
         }
         self.db.read(|tx| {
-            let sql =
-                "SELECT leaf, log_size, version_before FROM issuer_policy WHERE birth IS NULL";
-            let rows = tx.query(sql, &[])?;
+            let sql = "SELECT leaf, log_size, version_before FROM issuer_policy
+                       WHERE birth IS NULL AND (log = ?1 OR log IS NULL)";
+            let rows = tx.query(sql, &[own.as_str().into()])?;
             let Some(row) = rows.first() else {
                 return Ok(None);
             };
@@ -135,14 +135,23 @@ impl KeyStore {
     /// newer one.
     pub fn complete_policy(&mut self, birth: u64) -> Result<(), StoreError> {
         let version = self.policy_version();
-        let born = [birth.cast_signed().into(), version.cast_signed().into()];
+        let own = self.log().origin.clone();
+        let born: [Value; 3] = [
+            birth.cast_signed().into(),
+            version.cast_signed().into(),
+            own.as_str().into(),
+        ];
         self.write_shown(|tx| {
-            let set = "UPDATE issuer_policy SET birth = ?1 WHERE version = ?2";
+            let set = "UPDATE issuer_policy SET birth = ?1
+                       WHERE version = ?2 AND (log = ?3 OR log IS NULL)";
             tx.execute(set, &born)?;
             Ok(())
         })?;
         let policy = self.policy.as_mut();
-        if let Some(policy) = policy.filter(|policy| policy.version == version) {
+        // Another node may have stored a newer one since, whose leaf is in that node's log.
+        if let Some(policy) =
+            policy.filter(|policy| policy.version == version && *policy.log == *own)
+        {
             policy.birth = Some(birth);
         }
         Ok(())

@@ -228,6 +228,9 @@ impl KeyStore {
         &mut self,
         mut change: impl FnMut(&mut dyn Statements) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
+        if self.unchecked {
+            return Err(StoreError::Tampered("it was not read again".into()));
+        }
         let (before, version) = (self.version, self.version + 1);
         let mac = self.store_mac(version);
         self.db.write(|tx| {
