@@ -98,7 +98,7 @@ fn evidence_that_pages_name_exists() {
                 None => path.exists(),
                 Some(test) => {
                     let text = fs::read_to_string(&path).unwrap_or_default();
-                    text.contains(&format!("fn {test}"))
+                    text.contains(&format!("fn {test}("))
                 }
             };
             if !there {

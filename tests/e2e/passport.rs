@@ -29,7 +29,9 @@ fn clients_prove_themselves_three_ways_and_errors_are_those_of_oauth() {
         ("client_id", "operator"),
         ("client_secret", secret),
     ];
-    assert_eq!(rig.form("/oauth2/token", &posted, &[]).status, 200);
+    let granted = rig.form("/oauth2/token", &posted, &[]);
+    assert_eq!(granted.status, 200);
+    assert_eq!(granted.header("cache-control"), Some("no-store"));
     let robot = rig.robot_token();
     assert_eq!(claims(&text(&robot, "access_token"))["client_id"], "robot");
 

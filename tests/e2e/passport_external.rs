@@ -204,6 +204,8 @@ fn tokens_of_other_issuers_stand_for_the_clients_that_the_policy_maps_them_to() 
         "invalid_client",
         "a token of this issuer is no credential"
     );
+    refused(&bearer(&rig, &token, &[]));
+    refused(&exchange(&token, jwt));
 
     // A SPIFFE workload, without iss and jti.
     let svid = |sub: &str| json!({"sub": sub, "aud": [us(&rig)], "exp": now_s() + 60});

@@ -51,6 +51,18 @@ impl ProofCache {
         }
     }
 
+    /// Records an id that was used before a restart: it stays used, whatever the share of its holder.
+    pub fn restore(&self, holder: &str, used: (&str, &str), until_s: u64, now_s: u64) {
+        if until_s < now_s {
+            return;
+        }
+        let (holder, id) = (short(holder.as_bytes()), id_of(used));
+        let mut memory = self.memory.lock();
+        if !memory.seen.contains_key(&id) {
+            memory.add(holder, id, until_s);
+        }
+    }
+
     /// Records the id of a key until `until_s`; check and insertion are one step under the lock.
     /// Refuses an id that is present (`ProofReplay`), and a new one of a holder whose share is full
     /// (`ProofsFull`).
@@ -61,11 +73,7 @@ impl ProofCache {
         until_s: u64,
         now_s: u64,
     ) -> Result<(), AuthReject> {
-        let mut bytes = Vec::with_capacity(key.len() + id.len() + 1);
-        bytes.extend_from_slice(key.as_bytes());
-        bytes.push(0);
-        bytes.extend_from_slice(id.as_bytes());
-        let (holder, id) = (short(holder.as_bytes()), short(&bytes));
+        let (holder, id) = (short(holder.as_bytes()), id_of((key, id)));
         let mut memory = self.memory.lock();
         memory.forget(now_s);
         let seen = memory.seen.get(&id).is_some_and(|until| *until >= now_s);
@@ -81,6 +89,14 @@ impl ProofCache {
         memory.add(holder, id, until_s);
         Ok(())
     }
+}
+
+fn id_of((key, id): (&str, &str)) -> ShortHash {
+    let mut bytes = Vec::with_capacity(key.len() + id.len() + 1);
+    bytes.extend_from_slice(key.as_bytes());
+    bytes.push(0);
+    bytes.extend_from_slice(id.as_bytes());
+    short(&bytes)
 }
 
 impl Memory {

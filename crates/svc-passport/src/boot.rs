@@ -9,6 +9,7 @@ use ron_auth::{RonAuthorizer, TokenCache};
 use ron_client::{Credential, KmsClient};
 use ron_files::{Dir, MemoryDisk, SharedDisk};
 use ron_http::{ClientConfig, ClientTls, ClientTlsFiles, HttpClient};
+use ron_kernel::atomic::AtomicBool;
 use ron_kernel::{Receiver, Sender, Snapshot, TokenBuckets, Topology, queue};
 use ron_proto::passport::{Jwks, VERIFY_BATCH_MAX};
 use ron_proto::scope;
@@ -404,6 +405,7 @@ impl Core {
             ready: chassis.ready.clone(),
             km: chassis.km.clone(),
             random: chassis.random.clone(),
+            putting: AtomicBool::new(false),
         };
         keeper.resume().map_err(StartError::config_text)?;
         Ok(Arc::new(keeper))

@@ -232,10 +232,8 @@ impl Clients {
     /// Counts assertions of an earlier process as used.
     pub fn restore(&self, used: &[UsedAssertion], now_s: u64) {
         for one in used {
-            // Those that have expired, or that did not fit, are refused for another reason.
-            let _ = self
-                .assertions
-                .take(&one.client, (&one.client, &one.jti), one.until_s, now_s);
+            let id = (one.client.as_str(), one.jti.as_str());
+            self.assertions.restore(&one.client, id, one.until_s, now_s);
         }
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ron_auth::AuthReject;
 use ron_auth::ProofCache;
-use ron_auth::dpop::{PROOF_AGE_S, ProofAsk, verify_proof};
+use ron_auth::dpop::{PROOF_AGE_S, Proof, ProofAsk, verify_proof};
 use ron_crypto::{ct, hash};
 use ron_http::Request;
 use ron_kernel::Random;
@@ -51,6 +51,30 @@ impl Proofs {
         (bases, client): (&[String], &str),
         now_s: u64,
     ) -> Result<Option<String>, ProofRefused> {
+        let Some(proof) = self.verify(req, bases, now_s)? else {
+            return Ok(None);
+        };
+        // Last, so that only a proof that passed every other check uses up its id.
+        proof.take(&self.seen, client, now_s)?;
+        if let Some(once) = &self.once {
+            let id = (proof.jkt.as_str(), proof.jti.as_str());
+            let until_s = proof.iat.saturating_add(PROOF_AGE_S);
+            match once.take("proof", id, until_s, req.deadline) {
+                Ok(true) => {}
+                Ok(false) => return Err(AuthReject::ProofReplay.into()),
+                Err(problem) => return Err(ProofRefused::NotTaken(Box::new(problem))),
+            }
+        }
+        Ok(Some(proof.jkt))
+    }
+
+    /// Verifies the proof, with its nonce, and does not use up its id.
+    pub fn verify(
+        &self,
+        req: &Request,
+        bases: &[String],
+        now_s: u64,
+    ) -> Result<Option<Proof>, ProofRefused> {
         match req.headers.count("dpop") {
             0 => return Ok(None),
             1 => {}
@@ -72,18 +96,7 @@ impl Proofs {
                 return Err(ProofRefused::Nonce);
             }
         }
-        // Last, so that only a proof that passed every other check uses up its id.
-        proof.take(&self.seen, client, now_s)?;
-        if let Some(once) = &self.once {
-            let id = (proof.jkt.as_str(), proof.jti.as_str());
-            let until_s = proof.iat.saturating_add(PROOF_AGE_S);
-            match once.take("proof", id, until_s, req.deadline) {
-                Ok(true) => {}
-                Ok(false) => return Err(AuthReject::ProofReplay.into()),
-                Err(problem) => return Err(ProofRefused::NotTaken(Box::new(problem))),
-            }
-        }
-        Ok(Some(proof.jkt))
+        Ok(Some(proof))
     }
 }
 

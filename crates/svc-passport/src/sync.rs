@@ -2,14 +2,16 @@
 //! than the one in force; that one stays in force while the source is unavailable. The KMS, which signs no token beyond
 //! the policy in force there, gets a new policy first.
 
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ron_auth::RevocationView;
 use ron_client::{ClientError, KmsClient};
-use ron_files::{SharedDisk, write_atomic};
+use ron_files::{Replacement, SharedDisk};
 use ron_http::{Call, HttpClient};
+use ron_kernel::atomic::{AtomicBool, Ordering};
 use ron_kernel::{Deadline, KernelMetrics, Sender, SharedRandom, Snapshot, ThreadCtx, reply};
 use ron_proto::Problem;
 use ron_proto::kms::PutIssuerPolicy;
@@ -62,6 +64,17 @@ pub struct PolicyKeeper {
     pub ready: ReadyBoard,
     pub km: KernelMetrics,
     pub random: SharedRandom,
+    /// Set while a policy that was sent is being put in force.
+    pub putting: AtomicBool,
+}
+
+/// The right to put a policy in force that was sent; given back when it is dropped.
+struct Alone<'a>(&'a AtomicBool);
+
+impl Drop for Alone<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
 }
 
 impl PolicyKeeper {
@@ -216,14 +229,33 @@ impl PolicyKeeper {
         let newer =
             newer.map_err(|why| Problem::new(409, "stale_policy", "Policy not newer", why))?;
         if newer {
+            // No lock is held over calls to the KMS.
+            if self.putting.swap(true, Ordering::AcqRel) {
+                let why = "another policy is being put in force";
+                return Err(Problem::unavailable(why, 1));
+            }
+            let _alone = Alone(&self.putting);
             let unwritten = |why: String| {
                 tracing::warn!(service = "svc-passport", event = "policy_unwritten", why = %why);
                 Problem::unavailable("the directory of the policy cannot be written", 30)
             };
             let sig = signed_policy::signature_bytes(&new.sig).map_err(unwritten)?;
+            // A directory that cannot be written is found before the KMS has the policy, and a policy that the KMS refuses
+            // does not get into the directory.
+            let mut files = Vec::new();
             for (name, bytes) in [("issuer.json.sig", &sig), ("issuer.json", &new.bytes)] {
-                write_atomic(&*self.disk, dir, name, bytes)
-                    .map_err(|e| unwritten(e.to_string()))?;
+                let file = Replacement::create(&*self.disk, &dir.join(name), 0o600);
+                let file = file.and_then(|mut file| file.write_all(bytes).map(|()| file));
+                files.push(file.map_err(|e| unwritten(e.to_string()))?);
+            }
+            self.hand_over(&new).map_err(|why| match why {
+                NotTaken::Refused(why) => {
+                    Problem::new(409, "policy_refused", "Policy refused by the KMS", why)
+                }
+                NotTaken::Unavailable(why) => Problem::unavailable(why, 5),
+            })?;
+            for file in files {
+                file.finish().map_err(|e| unwritten(e.to_string()))?;
             }
         }
         self.read_now().map_err(|why| Problem::unavailable(why, 5))
@@ -257,8 +289,15 @@ impl PolicyKeeper {
             .wait(Deadline::within(DURABLE))
             .map_err(|e| format!("the version was not made durable: {e}"))??;
         self.kept.write(&new).map_err(|e| e.to_string())?;
+        // A reload, the thread and an administrator may be putting policies in force at once.
+        self.policy.try_update(|now| match now {
+            Some(there) if there.policy.version > version => Err(format!(
+                "version {} came into force before version {version}",
+                there.policy.version
+            )),
+            _ => Ok(Some(new.clone())),
+        })?;
         tracing::info!(service = "svc-passport", event = "policy_adopted", version);
-        self.policy.store(Some(new));
         Ok(())
     }
 }

@@ -116,7 +116,7 @@ pub static ISSUERS_QUEUE: QueueSpec = QueueSpec {
     overflow: Overflow::RejectNew,
     from: "API workers",
     to: "pass-issuers",
-    when_full: "reads are pending already; nothing is lost",
+    when_full: "dropped: reads are pending, and the next such token asks again",
 };
 
 pub static ASSERTIONS: LockSpec = LockSpec {

@@ -1,5 +1,6 @@
 //! Clients that prove themselves with tokens of another issuer: the policy trusts the issuer and maps its tokens to them.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -59,10 +60,19 @@ impl ExternalArgs {
                 pair.ok_or_else(|| format!("--claim {text}: write NAME=PATTERN"))?;
             Ok::<_, String>((name.to_owned(), pattern.to_owned()))
         };
+        let mut claims = BTreeMap::new();
+        for text in &self.claims {
+            let (name, pattern) = pair(text)?;
+            if claims.insert(name, pattern).is_some() {
+                return Err(format!(
+                    "--claim {text}: the claim is named twice, and all patterns must fit; write one pattern"
+                ));
+            }
+        }
         let mapping = ExternalSubject {
             issuer: issuer.to_owned(),
             subject: self.subject.clone(),
-            claims: self.claims.iter().map(pair).collect::<Result<_, _>>()?,
+            claims,
         };
         let mut rules = policy.clients.iter_mut();
         let rule = rules.find(|rule| rule.client_id == client);

@@ -27,6 +27,9 @@ const CALL: Duration = Duration::from_secs(3);
 /// Members by which the entries of a list are told apart.
 const NAMES: [&str; 5] = ["client_id", "audience", "issuer", "principal", "id"];
 
+/// Versions that a new policy may leave out: a version only grows, so a very high one would be the last.
+const VERSIONS_SKIPPED_MAX: u64 = 1_000_000;
+
 #[derive(Args)]
 pub struct ApplyArgs {
     #[command(flatten)]
@@ -63,6 +66,18 @@ pub fn run(args: &ApplyArgs) -> Result<(), String> {
     for line in &lines {
         println!("{line}");
     }
+    if drafted < now {
+        return Err(format!(
+            "the file is version {drafted}, and {now} is in force: what was changed since would be undone; begin with \
+             `ron policy show --kind {}`, or set the file's version to {now}",
+            args.kind
+        ));
+    }
+    if drafted > now + VERSIONS_SKIPPED_MAX {
+        return Err(format!(
+            "the file is version {drafted}, and {now} is in force: no version could follow for long"
+        ));
+    }
     if args.dry_run {
         return Ok(());
     }
@@ -94,7 +109,7 @@ fn in_force(layout: &Layout, kind: &str, after: &Value) -> Result<(), String> {
                 POLICY_KIND => newest_reward(layout, &after["id"], deadline())?,
                 _ => shown(layout, name, kind, deadline())?,
             };
-            if shown == Some(version) {
+            if shown >= Some(version) {
                 break;
             }
             if until.expired() {

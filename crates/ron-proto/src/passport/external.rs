@@ -128,7 +128,7 @@ impl ExternalIssuer {
         }
         match (&self.jwks, &self.jwks_url) {
             (Some(jwks), None) => {
-                if let Err(why) = pinned(jwks) {
+                if let Err(why) = pinned(jwks, self.is_spiffe()) {
                     faults.push(format!("{whose}: jwks {why}"));
                 }
             }
@@ -147,7 +147,7 @@ impl ExternalIssuer {
 }
 
 /// Whether a text is a set of public keys, as far as can be said without computing.
-fn pinned(jwks: &Value) -> Result<(), String> {
+fn pinned(jwks: &Value, is_spiffe: bool) -> Result<(), String> {
     let keys = jwks.get("keys").and_then(Value::as_array);
     let keys = keys.ok_or("is no JWK set: {\"keys\": [...]}")?;
     if !(1..=PINNED_MAX).contains(&keys.len()) {
@@ -162,7 +162,19 @@ fn pinned(jwks: &Value) -> Result<(), String> {
             return Err("has a key that is not of kty OKP, EC or RSA".to_owned());
         }
     }
-    Ok(())
+    let counts = |key: &Value| match key.get("use").and_then(Value::as_str) {
+        Some("jwt-svid") => is_spiffe,
+        Some("sig") | None => !is_spiffe,
+        Some(_) => false,
+    };
+    if keys.iter().any(counts) {
+        return Ok(());
+    }
+    Err(if is_spiffe {
+        "has no key of use jwt-svid".to_owned()
+    } else {
+        "has no key for signatures".to_owned()
+    })
 }
 
 fn fetched_safely(url: &str) -> bool {
@@ -373,7 +385,7 @@ mod tests {
     }
 
     fn policy() -> Value {
-        let keys = json!({"keys": [{"kty": "OKP", "crv": "Ed25519", "x": "x"}]});
+        let keys = json!({"keys": [{"kty": "OKP", "crv": "Ed25519", "x": "x", "use": "jwt-svid"}]});
         json!({"version": 1,
           "issuers": [
             {"issuer": "https://ci.example", "jwks_url": "https://ci.example/jwks", "audience": "https://id.example"},
@@ -484,6 +496,11 @@ mod tests {
             (json!({"keys": [{"kty": "oct", "k": "AA"}]}), "secret"),
             (json!({"keys": [{"kty": "EC", "d": "AA"}]}), "secret"),
             (json!({"keys": [{"kty": "AKP"}]}), "not of kty"),
+            (json!({"keys": [{"kty": "RSA"}]}), "use jwt-svid"),
+            (
+                json!({"keys": [{"kty": "RSA", "use": "sig"}]}),
+                "use jwt-svid",
+            ),
             (json!("text"), "no JWK set"),
         ] {
             check("/issuers/1/jwks", jwks, fault);

@@ -77,6 +77,8 @@ fn put(api: &Api, req: &Request) -> Result<Response, Problem> {
         )));
     }
     let answer = shown(&new)?;
+    let (version, by) = (new.policy.version, &*req.principal.name);
+    tracing::info!(service = "svc-passport", event = "policy_sent", version, by);
     api.policies.put(new)?;
     Ok(Response::json(200, &answer))
 }

@@ -67,7 +67,7 @@ impl KeyReader {
         let mut reads = BTreeMap::new();
         let mut wanted: Option<String> = None;
         loop {
-            self.pass(&mut reads, wanted.take().as_deref());
+            self.pass(ctx, &mut reads, wanted.take().as_deref());
             match asked.recv(&ctx.shutdown, Deadline::within(TICK)) {
                 Recv::Item(issuer) => wanted = Some(issuer),
                 Recv::Timeout => {}
@@ -82,7 +82,12 @@ impl KeyReader {
     }
 
     /// Reads the keys that are due.
-    fn pass(&self, reads: &mut BTreeMap<(String, String), LastRead>, wanted: Option<&str>) {
+    fn pass(
+        &self,
+        ctx: &ThreadCtx,
+        reads: &mut BTreeMap<(String, String), LastRead>,
+        wanted: Option<&str>,
+    ) {
         let issuers: Vec<(String, String)> = self.policy.with(|in_force| {
             let all = in_force.iter().flat_map(|one| &one.policy.issuers);
             all.filter_map(|one| Some((one.issuer.clone(), one.jwks_url.clone()?)))
@@ -102,6 +107,9 @@ impl KeyReader {
         drop(known);
         let mut failed = Vec::new();
         for place in issuers {
+            if ctx.shutdown.is_set() {
+                return; // each read may take its full time
+            }
             let (issuer, url) = &place;
             let due = reads.get(&place).is_none_or(|last| {
                 let since = self.clock.now().saturating_duration_since(last.at);

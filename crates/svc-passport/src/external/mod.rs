@@ -15,11 +15,13 @@ use crate::external::keys::FetchedKeys;
 const TOKEN_BYTES_MAX: usize = 8192;
 /// Maximum seconds until a token expires; its id is remembered that long.
 const LIVES_S_MAX: u64 = 24 * 3600;
+/// Keys of one algorithm that are tried for a token, which may name none; more would only be a way to cost time.
+const KEYS_TRIED_MAX: usize = 16;
 /// Maximum bytes of a `jti`.
 const JTI_BYTES_MAX: usize = 256;
 
 /// Why a token of another issuer was refused: a closed list, for metrics and the log. The caller learns the cause only
-/// once an issuer that the policy trusts has signed the token.
+/// once an issuer that the policy trusts has signed the token, or when that issuer's keys were not read yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExternalReject {
     /// Not a signed JWT, or one of another kind.
@@ -147,18 +149,25 @@ impl<'a> Judge<'a> {
     fn signed(&self, jws: &Jws<'_>, issuer: &ExternalIssuer) -> Result<(), ExternalReject> {
         let header = jws.foreign_header().map_err(|_| ExternalReject::Form)?;
         // Tokens of another kind that the same keys sign, such as access tokens, must not count as credentials.
+        if ["typ", "kid"]
+            .iter()
+            .any(|name| header.get(*name).is_some_and(|value| !value.is_string()))
+        {
+            return Err(ExternalReject::Form);
+        }
         let typ = text(&header, "typ").unwrap_or_default();
         let plain = ["", "jwt", "jose"].contains(&&*typ.to_ascii_lowercase());
         let alg = text(&header, "alg").and_then(JwsAlg::of_client);
         let alg = alg.filter(|_| plain).ok_or(ExternalReject::Form)?;
         let pinned = issuer.jwks.as_ref().map(|jwks| {
             let usage = use_of(issuer);
-            ForeignKeys::of_value(jwks, usage).map_err(|_| ExternalReject::Keys)
+            ForeignKeys::of_value(jwks, usage).map_err(|_| ExternalReject::Signature)
         });
         let pinned = pinned.transpose()?;
         let keys = pinned.as_ref().or_else(|| self.keys.of(issuer));
         let keys = keys.ok_or(ExternalReject::Keys)?;
-        let mut named = keys.named(text(&header, "kid"));
+        let named = keys.named(text(&header, "kid"));
+        let mut named = named.filter(|key| key.takes(alg)).take(KEYS_TRIED_MAX);
         if named.any(|key| jws.verified_by(key, alg).is_ok()) {
             Ok(())
         } else {
@@ -180,6 +189,10 @@ impl<'a> Judge<'a> {
             return Err(ExternalReject::Target);
         }
         let exp = live(claims, self.now_s).ok_or(ExternalReject::Time)?;
+        // RFC 7523 wants it, also of tokens that are mapped by other claims.
+        if text(claims, "sub").is_none_or(str::is_empty) {
+            return Err(ExternalReject::Form);
+        }
         let mapped = self.policy.mapped(issuer, claims);
         let rule = match (named, mapped.as_slice()) {
             (Some(named), rules) => rules.iter().find(|rule| rule.client_id == named),

@@ -67,6 +67,17 @@ fn handle(api: &Api, req: &Request, responder: Responder) {
     }
 }
 
+/// The answer to a refused proof. That a nonce is missing is no fault of the client.
+fn proof_refused(api: &Api, req: &Request, client: Option<&str>, refused: ProofRefused) -> Problem {
+    let reason = refused.reason();
+    let is_normal = refused == ProofRefused::Nonce;
+    let problem = refused.problem();
+    if is_normal {
+        return problem;
+    }
+    api.refused(req, reason, client, problem)
+}
+
 fn grant(api: &Api, req: &Request) -> Result<(Grant, Form), Problem> {
     let form = Fields::parse(req, &KNOWN)?;
     let kind = match form.one("grant_type")? {
@@ -82,20 +93,21 @@ fn grant(api: &Api, req: &Request) -> Result<(Grant, Form), Problem> {
     let exchanging = kind == TOKEN_EXCHANGE;
     let foreign = external::token_of(&form, kind)?;
     let AuthenticatedClient { id, x5t } = match foreign {
-        Some(token) => external::mapped(api, req, &form, token)?,
+        Some(token) => {
+            // Before the token is used up: its holder may be unable to get another.
+            target(&form)?;
+            if exchanging {
+                exchange_only(&form)?;
+            }
+            let proof = api.proofs.verify(req, &api.auth.bases(), api.now_s());
+            proof.map_err(|refused| proof_refused(api, req, None, refused))?;
+            external::mapped(api, req, &form, token)?
+        }
         None => client(api, req, &form)?,
     };
     let ours = (&**api.auth.bases(), id.as_str());
     let jkt = api.proofs.check(req, ours, api.now_s());
-    let jkt = jkt.map_err(|refused| {
-        let reason = refused.reason();
-        let is_normal = refused == ProofRefused::Nonce;
-        let problem = refused.problem();
-        if is_normal {
-            return problem;
-        }
-        api.refused(req, reason, Some(&id), problem)
-    })?;
+    let jkt = jkt.map_err(|refused| proof_refused(api, req, Some(&id), refused))?;
     let mut caveats = form.all("caveat");
     if let Some(text) = form.one("authorization_details")? {
         caveats.extend(details(text)?);
