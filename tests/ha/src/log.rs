@@ -236,7 +236,7 @@ where
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use ron_files::{CrashMode, FaultKind};
     use ron_kernel::Deadline;
     use ron_tlog::store::{Appended, Batch, Head, LogStore, MakeBatch, Once, StoredBatch, Writer};
@@ -430,7 +430,7 @@ mod tests {
     }
 
     /// A session beside which something happens before its first read.
-    struct Beside(MemoryStore, Option<Box<dyn FnOnce() + Send>>);
+    pub struct Beside(pub MemoryStore, pub Option<Box<dyn FnOnce() + Send>>);
 
     impl LogStore for Beside {
         fn head(&mut self, by: Deadline) -> Result<Head, StoreError> {

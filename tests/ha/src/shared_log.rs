@@ -167,6 +167,7 @@ mod tests {
     use ron_tlog::store::Refusal;
 
     use super::*;
+    use crate::log::tests::Beside;
     use crate::memory::{Defect, FAULTS, MemoryEngine, below};
 
     #[test]
@@ -296,6 +297,23 @@ mod tests {
         assert!(sums[0] > 5_000 && sums[1] > 500, "{sums:?}");
     }
 
+    /// Between a node's look at the head and its reading another node goes on.
+    #[test]
+    fn a_first_read_beside_a_writer_is_no_loss() {
+        let engine = MemoryEngine::new(Defect::None);
+        let mut writer = node(&engine, &SimDisk::new(), "beside", "writer");
+        writer.refresh(soon()).unwrap();
+        writer.append(&["a"], soon()).unwrap();
+        let happens = move || {
+            writer.append(&["b", "c"], soon()).unwrap();
+        };
+        let store = Beside(engine.store("beside", "reader"), Some(Box::new(happens)));
+        let disk = Arc::new(SimDisk::new());
+        let mut reader = SharedLog::open(disk, dir(), options(), Box::new(store)).unwrap();
+        assert_eq!(reader.refresh(soon()).unwrap(), 0..3);
+        assert_eq!(leaves(&reader), ["a", "b", "c"]);
+    }
+
     /// The engine of an old backup: nothing is written to it, also when the copy lost what it had.
     #[test]
     fn an_engine_that_lost_data_is_not_written_to() {
@@ -330,5 +348,13 @@ mod tests {
         drop(other);
         let mut other = node(&engine, &other_disk, "lost", "other");
         assert_eq!(other.refresh(soon()).unwrap(), 0..2);
+        // Another log of as many entries.
+        let forked = MemoryEngine::new(Defect::None);
+        let mut fork = node(&forked, &SimDisk::new(), "lost", "fork");
+        fork.refresh(soon()).unwrap();
+        fork.append(&["c", "d"], soon()).unwrap();
+        drop(one);
+        let mut one = node(&forked, &disk, "lost", "one");
+        assert!(is_lost(one.refresh(soon()).map(drop)));
     }
 }

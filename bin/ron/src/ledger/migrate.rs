@@ -104,7 +104,10 @@ pub fn run(args: &MigrateArgs, data: &Path, vkey: &VerifierKey) -> Result<(), St
 
 fn without_database(data: &Path, vkey: &VerifierKey) -> Result<(), String> {
     let kept = without_engine(&Dir::os(data), vkey, &OsRandom);
-    let kept = kept.map_err(|e| format!("migrate: {e}\nhint: nothing was changed"))?;
+    let kept = kept.map_err(|e| {
+        let data = data.display();
+        format!("migrate: {e}\nhint: the copy is not the ledger; keep a copy of {data} before you try again, because a torn end of its log may be cut")
+    })?;
     println!(
         "kept: {} leaves, root {}, are a ledger in files in {}\nremove log.url and log.node from its configuration and start it, or move it to another database; never start a node on the lost one again",
         kept.size,

@@ -22,7 +22,7 @@ use super::errors::CheckpointError;
 use super::log::{LogOptions, Record};
 use super::reader::LogReader;
 use crate::note::NoteSigner;
-use crate::store::{LogStore, Refusal, StoreError, Writer};
+use crate::store::{Head, LogStore, Refusal, StoreError, Writer};
 use crate::tree::Hash;
 
 /// A log in an engine that other nodes write too. One thread owns it.
@@ -94,19 +94,35 @@ impl SharedLog {
     pub fn refresh(&mut self, deadline: Deadline) -> Result<Range<u64>, EngineError> {
         let from = self.size();
         self.resolve(deadline)?;
-        let head = self.log.head(deadline)?;
+        let mut head = self.log.head(deadline)?;
+        if self.is_ahead_of(&head) {
+            // Perhaps read from a server that is the primary no more, which a write finds out.
+            self.log.confirm(deadline)?;
+            head = self.log.head(deadline)?;
+            if self.is_ahead_of(&head) {
+                let why = format!(
+                    "it has {} entries, and {} of this node are final or of another log",
+                    head.size,
+                    self.size()
+                );
+                return Err(StoreError::Lost(why).into());
+            }
+        }
         while !self.log.follow(deadline)?.is_empty() {}
         if !self.checked {
-            self.log.check(&head, &[])?;
-        }
-        if head.size == self.size() && head.root != self.root() {
-            let why = format!("its {} entries are not those that are final", head.size);
-            return Err(StoreError::Lost(why).into());
+            // Other nodes may have gone on since the head was read, and all that was followed is final.
+            let (size, root) = (self.size(), self.root());
+            self.log.check(&Head { size, root, ..head }, &[])?;
         }
         // That nothing follows was read from a server that may have lost its standby, and with it its part.
         self.log.confirm(deadline)?;
         self.checked = true;
         Ok(from..self.size())
+    }
+
+    /// Whether this node has entries that a head does not have.
+    fn is_ahead_of(&self, head: &Head) -> bool {
+        head.size < self.size() || (head.size == self.size() && head.root != self.root())
     }
 
     /// Appends a batch behind what this node has, and returns the index of its first entry.
