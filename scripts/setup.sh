@@ -33,6 +33,8 @@ need patroni patroni
 need etcd etcd-server
 need etcdctl etcd-client
 need setpriv util-linux
+# Hosts with a network each.
+need /usr/sbin/ip iproute2
 # Packages, their users and units.
 need dpkg-shlibdeps dpkg-dev
 need systemd-analyze systemd
