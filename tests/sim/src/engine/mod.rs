@@ -18,7 +18,7 @@ use ron_ledger::RonLedger;
 use ron_sim::thread::JoinHandle;
 use ron_sim::{ensure, fault, thread, time};
 
-use crate::chance::{below, ms};
+use crate::chance::{below, ms, one_of};
 use crate::dates::Date;
 use crate::explore::{Operations, explore_services};
 use crate::hosts::{self, client_ip};
@@ -161,7 +161,11 @@ impl World {
                     self.far.fail_over();
                 }
                 14 => self.any_node().date.jump(),
-                15 => self.net.set_weather(crate::money::bad_weather()),
+                // Few segments pass here, so that each is cut more often than elsewhere.
+                15 | 16 => self.net.set_weather(Weather {
+                    cuts: one_of([0, 20_000, 200_000]),
+                    ..crate::money::bad_weather()
+                }),
                 _ => self.far.set_weather(far::any_weather()),
             }
         }
