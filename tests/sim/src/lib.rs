@@ -10,6 +10,7 @@
 )]
 
 mod bounds;
+mod callers;
 mod chance;
 mod coverage;
 mod dates;

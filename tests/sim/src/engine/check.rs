@@ -15,6 +15,7 @@ use serde_json::json;
 use super::caller::{ACCOUNTS, ASSET, Asked, CALL, clients, within};
 use super::far::Far;
 use super::{NODES, url};
+use crate::callers::log_of;
 use crate::chance::{below, ms};
 use crate::ledger::{same_account, same_totals};
 use crate::model::Model;
@@ -128,24 +129,9 @@ impl Auditor {
         }
     }
 
-    fn log(&self, node: usize) -> Vec<Event> {
-        let mut events = Vec::new();
-        let mut after = 0;
-        loop {
-            match self.nodes[node].events(after, ms(0), within(CALL)) {
-                Ok(page) if page.events.is_empty() => return events,
-                Ok(page) => {
-                    after = page.next;
-                    events.extend(page.events);
-                }
-                Err(error) => ensure(false, &format!("the log cannot be read: {error}")),
-            }
-        }
-    }
-
     /// All that callers and readers were told is what the log has.
     pub fn compare(mut self, far: &Far, asked: &[Asked]) {
-        let logs = [self.log(0), self.log(1)];
+        let logs = self.nodes.each_ref().map(log_of);
         let shorter = logs[0].len().min(logs[1].len());
         let same = logs[0][..shorter] == logs[1][..shorter];
         ensure(same, "the nodes have two logs");

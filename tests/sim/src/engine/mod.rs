@@ -13,11 +13,10 @@ use std::time::{Duration, Instant};
 
 use ron_auth::service_token;
 use ron_files::{Dir, SharedDisk, SimDisk};
-use ron_http::{Call, HttpClient};
 use ron_ledger::RonLedger;
-use ron_sim::thread::JoinHandle;
-use ron_sim::{ensure, fault, thread, time};
+use ron_sim::{ensure, fault, time};
 
+use crate::callers::{all_are_ready_before, works};
 use crate::chance::{below, ms, one_of};
 use crate::dates::Date;
 use crate::explore::{Operations, explore_services};
@@ -25,7 +24,7 @@ use crate::hosts::{self, client_ip};
 use crate::machine::Machine;
 use crate::money::services::{Process, config, principal};
 use crate::net::{SimNet, Weather};
-use caller::{Asked, CALL, Caller, within};
+use caller::{Asked, Caller};
 use check::Auditor;
 use far::{ENGINE, Far, LOG};
 
@@ -220,43 +219,6 @@ impl World {
     }
 }
 
-/// Both nodes say that they are ready.
-fn all_are_ready_before(http: &HttpClient, by: Instant) {
-    for ip in NODES {
-        let ready = format!("http://{ip}:81/readyz");
-        loop {
-            let reply = http.call(Call::get(&ready, within(CALL)));
-            if reply.as_ref().is_ok_and(|reply| reply.status == 200) {
-                break;
-            }
-            let text = reply.map(|reply| String::from_utf8_lossy(&reply.body).into_owned());
-            let late = format!("10 s after the last fault {ip} is not ready: {text:?}");
-            ensure(time::now() < by, &late);
-            time::sleep(ms(50));
-        }
-    }
-}
-
-/// Works on a thread of its own for as long as there are faults.
-fn works<C: Send + 'static>(
-    name: String,
-    over: &Arc<AtomicBool>,
-    mut caller: C,
-    act: fn(&mut C),
-) -> JoinHandle<C> {
-    let over = over.clone();
-    let body = move || {
-        for number in 0..OPERATIONS.end {
-            if number >= OPERATIONS.start && over.load(Ordering::SeqCst) {
-                break;
-            }
-            act(&mut caller);
-        }
-        caller
-    };
-    thread::spawn_named(name, body).expect("a thread")
-}
-
 fn run(disturbed: bool, operations: &Operations) {
     let mut world = World::start();
     let token = token();
@@ -267,11 +229,17 @@ fn run(disturbed: bool, operations: &Operations) {
     let callers: Vec<_> = (0..CALLERS)
         .map(|number| {
             let caller = Caller::new(&world.net, number, &token, !disturbed);
-            works(format!("caller-{number}"), &over, caller, Caller::act)
+            works(
+                format!("caller-{number}"),
+                &over,
+                OPERATIONS,
+                caller,
+                Caller::act,
+            )
         })
         .collect();
     let auditor = Auditor::new(&world.net, AUDITOR, &token);
-    let auditor = works("auditor".to_owned(), &over, auditor, Auditor::act);
+    let auditor = works("auditor", &over, OPERATIONS, auditor, Auditor::act);
     if disturbed {
         world.disturb();
     } else {
@@ -290,7 +258,7 @@ fn run(disturbed: bool, operations: &Operations) {
         recovered = time::now() + RECOVERY;
     }
     let http = hosts::client(world.net.host(client_ip(PROBER)), 4_000);
-    all_are_ready_before(&http, recovered.max(time::now() + ms(100)));
+    all_are_ready_before(&http, &NODES, recovered.max(time::now() + ms(100)));
     auditor.are_one_before(recovered.max(time::now() + ms(500)));
     prober.works_before(recovered.max(time::now() + ms(100)));
     for caller in &mut callers {

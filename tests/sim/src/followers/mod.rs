@@ -12,21 +12,21 @@ mod receiver;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ron_client::{Credential, LedgerClient, WalletClient};
 use ron_files::SharedDisk;
-use ron_http::{Call, HttpClient};
-use ron_proto::ledger::Event;
+use ron_http::HttpClient;
 use ron_sim::thread::JoinHandle;
-use ron_sim::{ensure, fault, thread, time};
+use ron_sim::{fault, time};
 
+use crate::callers::{all_are_ready_before, log_of, works};
 use crate::chance::{below, ms};
 use crate::dates::Date;
 use crate::explore::{Operations, explore_services};
 use crate::hosts::{self, client_ip};
 use crate::machine::Machine;
-use crate::money::services::{self, Files, within};
+use crate::money::services::{self, Files};
 use crate::money::{LEDGER, WALLET, bad_weather};
 use crate::net::{SimNet, Weather};
 use operator::Operator;
@@ -70,7 +70,7 @@ pub struct Shared {
     known: AtomicU64,
     /// Whether the endpoint is out of the configuration.
     removed: AtomicBool,
-    over: AtomicBool,
+    over: Arc<AtomicBool>,
 }
 
 impl Shared {
@@ -123,35 +123,6 @@ impl Clients {
                 http.clone(),
             ),
             http,
-        }
-    }
-
-    /// The ledger's whole log.
-    fn log(&self) -> Vec<Event> {
-        let mut events = Vec::new();
-        loop {
-            let after = events.len() as u64;
-            match self.ledger.events(after, Duration::ZERO, within(CALL)) {
-                Ok(page) if page.events.is_empty() => return events,
-                Ok(page) => events.extend(page.events),
-                Err(error) => ensure(false, &format!("the log cannot be read: {error}")),
-            }
-        }
-    }
-
-    /// Both services say that they are ready.
-    fn all_are_ready_before(&self, at: Instant) {
-        for ip in [LEDGER, WALLET] {
-            let url = format!("http://{ip}:81/readyz");
-            loop {
-                let reply = self.http.call(Call::get(&url, within(CALL)));
-                if reply.as_ref().is_ok_and(|reply| reply.status == 200) {
-                    break;
-                }
-                let late = format!("10 s after the last fault {ip} is not ready: {reply:?}");
-                ensure(time::now() < at, &late);
-                time::sleep(ms(50));
-            }
         }
     }
 }
@@ -241,25 +212,12 @@ impl World {
     }
 }
 
-/// A caller that works on its own thread for as long as there are faults.
-fn works<C: Send + 'static>(
-    name: String,
-    shared: &Arc<Shared>,
-    mut caller: C,
-    act: fn(&mut C),
-) -> JoinHandle<C> {
-    let shared = shared.clone();
-    let body = move || {
-        for number in 0..ACTIONS.end {
-            if number >= ACTIONS.start && shared.over.load(Ordering::SeqCst) {
-                break;
-            }
-            act(&mut caller);
-            time::sleep(ms(below(100)));
-        }
-        caller
-    };
-    thread::spawn_named(name, body).expect("a thread")
+/// An act, and a rest after it.
+fn paced<C>(act: fn(&mut C)) -> impl Fn(&mut C) {
+    move |caller| {
+        act(caller);
+        time::sleep(ms(below(100)));
+    }
 }
 
 fn run(operations: &Operations) {
@@ -274,12 +232,19 @@ fn run(operations: &Operations) {
     let payers: Vec<_> = (0..PAYERS)
         .map(|number| {
             let payer = Payer::new(clients(number), number, &shared);
-            works(format!("payer-{number}"), &shared, payer, Payer::act)
+            let name = format!("payer-{number}");
+            works(name, &shared.over, ACTIONS, payer, paced(Payer::act))
         })
         .collect();
     let reader = Reader::new(clients(5), &shared);
-    let reader = works("reader".to_owned(), &shared, reader, Reader::act);
-    let operator = works("operator".to_owned(), &shared, operator, Operator::act);
+    let reader = works("reader", &shared.over, ACTIONS, reader, paced(Reader::act));
+    let operator = works(
+        "operator",
+        &shared.over,
+        ACTIONS,
+        operator,
+        paced(Operator::act),
+    );
     world.disturb();
     shared.over.store(true, Ordering::SeqCst);
     let joined = |payer: JoinHandle<Payer>| payer.join().expect("it is not killed");
@@ -288,16 +253,21 @@ fn run(operations: &Operations) {
     let mut operator = operator.join().expect("it is not killed");
     // The last fault was at the latest when the callers ended.
     let recovered = time::now() + RECOVERY;
-    auditor.all_are_ready_before(recovered);
+    all_are_ready_before(&auditor.http, &[LEDGER, WALLET], recovered);
     payers.push(first);
     for payer in &mut payers {
         payer.settle(recovered);
     }
     reader.catches_up_before(recovered);
-    let due = auditor.log();
+    let due = log_of(&auditor.ledger);
     operator.all_arrive_before(&due, &shared, recovered);
     let pages = reader.number();
-    check::all(&auditor.log(), &payers, &mut reader, &world.receiver);
+    check::all(
+        &log_of(&auditor.ledger),
+        &payers,
+        &mut reader,
+        &world.receiver,
+    );
     let paid: usize = payers.iter().map(Payer::number).sum();
     let done = paid + pages + world.receiver.accepted();
     (0..done).for_each(|_| operations.add());

@@ -16,6 +16,7 @@ use super::requests::{self, ASSET, Answer, Asked, Op, Reply, read, receipt_of};
 use super::services::{Files, within};
 use super::views::{History, Views};
 use super::{LEDGER, RECOVERY, WALLET};
+use crate::callers::log_of;
 use crate::chance::{below, ms};
 use crate::hosts::{self, client_ip};
 use crate::net::SimNet;
@@ -511,17 +512,6 @@ impl Client {
 
     /// The ledger's whole log.
     pub fn log(&self) -> Vec<Event> {
-        let mut events = Vec::new();
-        let mut after = 0;
-        loop {
-            match self.ledger.events(after, Duration::ZERO, within(CALL)) {
-                Ok(page) if page.events.is_empty() => return events,
-                Ok(page) => {
-                    after = page.next;
-                    events.extend(page.events);
-                }
-                Err(error) => ensure(false, &format!("the log cannot be read: {error}")),
-            }
-        }
+        log_of(&self.ledger)
     }
 }

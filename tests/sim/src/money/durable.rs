@@ -10,8 +10,7 @@ use ron_files::SharedDisk;
 use ron_http::{Call, HttpClient};
 use ron_proto::IdemKey;
 use ron_proto::wallet::{Operation, Transaction};
-use ron_sim::thread::JoinHandle;
-use ron_sim::{ensure, fault, thread, time};
+use ron_sim::{ensure, fault, time};
 use serde_json::json;
 
 use super::clients::{CALL, Client};
@@ -19,6 +18,7 @@ use super::requests::{ASSET, Answer, Asked, Op};
 use super::services::{self, Files, Process, within};
 use super::views::{History, Views};
 use super::{CLIENTS, LEDGER, RECOVERY, WALLET, any_client, bad_weather, check, count};
+use crate::callers::{all_are_ready_before, works};
 use crate::chance::{below, ms};
 use crate::dates::Date;
 use crate::explore::{Operations, explore_services};
@@ -219,43 +219,6 @@ impl Keeper {
             }
         }
     }
-
-    /// Both services say that they are ready.
-    fn all_are_ready_before(&self, at: Instant) {
-        for ip in [LEDGER, WALLET] {
-            let url = format!("http://{ip}:81/readyz");
-            loop {
-                let reply = self.http.call(Call::get(&url, within(CALL)));
-                if reply.as_ref().is_ok_and(|reply| reply.status == 200) {
-                    break;
-                }
-                let text = reply.map(|reply| String::from_utf8_lossy(&reply.body).into_owned());
-                let late = format!("10 s after the last fault {ip} is not ready: {text:?}");
-                ensure(time::now() < at, &late);
-                time::sleep(ms(50));
-            }
-        }
-    }
-}
-
-/// A caller that works on its own thread for as long as there are faults.
-fn works<C: Send + 'static>(
-    name: &str,
-    over: &Arc<AtomicBool>,
-    mut caller: C,
-    act: fn(&mut C),
-) -> JoinHandle<C> {
-    let over = over.clone();
-    let body = move || {
-        for number in 0..OPERATIONS.end {
-            if number >= OPERATIONS.start && over.load(Ordering::SeqCst) {
-                break;
-            }
-            act(&mut caller);
-        }
-        caller
-    };
-    thread::spawn_named(name.to_owned(), body).expect("a thread")
 }
 
 fn run(operations: &Operations) {
@@ -272,11 +235,11 @@ fn run(operations: &Operations) {
     let clients: Vec<_> = (0..CLIENTS)
         .map(|number| {
             let name = format!("client-{number}");
-            works(&name, &over, client(number), Client::act)
+            works(name, &over, OPERATIONS, client(number), Client::act)
         })
         .collect();
     let keeper = Keeper::new(&world.net, files);
-    let keeper = works("keeper", &over, keeper, Keeper::act);
+    let keeper = works("keeper", &over, OPERATIONS, keeper, Keeper::act);
     world.disturb(dates);
     over.store(true, Ordering::SeqCst);
     let recovered = time::now() + RECOVERY;
@@ -287,7 +250,7 @@ fn run(operations: &Operations) {
     let mut keeper = keeper.join().expect("it is not killed");
     // The last fault was at the latest when the clients ended.
     let recovered = recovered.max(time::now() + RECOVERY);
-    keeper.all_are_ready_before(recovered);
+    all_are_ready_before(&keeper.http, &[LEDGER, WALLET], recovered);
     auditor.works_before(recovered);
     keeper.settle(recovered);
     for client in &mut clients {

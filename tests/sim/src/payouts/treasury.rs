@@ -12,6 +12,7 @@ use serde_json::json;
 use super::LEDGER;
 use super::plan::POOL;
 use super::services::Tokens;
+use crate::callers::log_if_answered;
 use crate::chance::ms;
 use crate::hosts::{self, client_ip};
 use crate::net::SimNet;
@@ -76,15 +77,6 @@ impl Treasury {
 
     /// The ledger's whole log, if the ledger answers.
     pub fn log(&self) -> Result<Vec<Event>, ClientError> {
-        let (mut events, mut after) = (Vec::new(), 0);
-        loop {
-            let limit = Deadline::within(Duration::from_secs(2));
-            let page = self.auditor.events(after, Duration::ZERO, limit)?;
-            if page.events.is_empty() {
-                return Ok(events);
-            }
-            after = page.next;
-            events.extend(page.events);
-        }
+        log_if_answered(&self.auditor)
     }
 }
