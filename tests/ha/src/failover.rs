@@ -74,7 +74,7 @@ const CASES: [Case; 7] = [
     ),
     ("etcd loses its majority", |hosts| {
         let primary = hosts.primary();
-        let others = [(primary + 1) % 3, (primary + 2) % 3];
+        let others = others(primary);
         for host in others {
             hosts.kill(host, Part::Etcd);
         }
@@ -95,31 +95,17 @@ const CASES_APART: [Case; 5] = [
         "the primary is parted from the other hosts, and clients reach it",
         |hosts| {
             let primary = hosts.primary();
-            let others = [(primary + 1) % 3, (primary + 2) % 3];
-            apart::part(primary, &others);
-            pause(AWAY);
-            apart::join(primary, &others);
+            cut_off(primary, &others(primary));
         },
     ),
     ("the primary is parted from all", |hosts| {
-        let primary = hosts.primary();
-        let others = [(primary + 1) % 3, (primary + 2) % 3, apart::CLIENTS];
-        apart::part(primary, &others);
-        pause(AWAY);
-        apart::join(primary, &others);
+        cut_off_from_all(hosts.primary());
     }),
     ("the synchronous standby is parted from all", |hosts| {
-        let standby = hosts.synchronous();
-        let others = [(standby + 1) % 3, (standby + 2) % 3, apart::CLIENTS];
-        apart::part(standby, &others);
-        pause(AWAY);
-        apart::join(standby, &others);
+        cut_off_from_all(hosts.synchronous());
     }),
     ("clients are parted from the primary", |hosts| {
-        let primary = hosts.primary();
-        apart::part(primary, &[apart::CLIENTS]);
-        pause(AWAY);
-        apart::join(primary, &[apart::CLIENTS]);
+        cut_off(hosts.primary(), &[apart::CLIENTS]);
     }),
     ("the disk of the primary's host is full", |hosts| {
         let primary = hosts.primary();
@@ -130,6 +116,22 @@ const CASES_APART: [Case; 5] = [
         hosts.restart(primary);
     }),
 ];
+
+fn others(host: usize) -> [usize; 2] {
+    [(host + 1) % 3, (host + 2) % 3]
+}
+
+/// For a while nothing gets from the host to the others, or back.
+fn cut_off(host: usize, others: &[usize]) {
+    apart::part(host, others);
+    pause(AWAY);
+    apart::join(host, others);
+}
+
+fn cut_off_from_all(host: usize) {
+    let [one, other] = others(host);
+    cut_off(host, &[one, other, apart::CLIENTS]);
+}
 
 /// Two ledgers over one database.
 struct Ledgers {
