@@ -6,11 +6,12 @@ use std::sync::Arc;
 use super::super::checkpointer::CHECKPOINT_NAME;
 use super::super::engine_log::{EngineError, EngineLog};
 use super::super::errors::OpenError;
-use super::super::log::{Log, LogOptions};
-use super::super::meta::Meta;
+use super::super::log::LogOptions;
 use super::super::source::Source;
 use super::read_back::ReadBack;
-use super::{MigrateError, Migrated, Progress, by, claim_copy, is_copy, refused, sync_segments};
+use super::{
+    MigrateError, Migrated, Progress, by, claim_copy, into_own, is_copy, refused, sync_segments,
+};
 use crate::checkpoint::Checkpoint;
 use crate::store::{LogStore, StoreError, Transit};
 use ron_files::{Disk, write_atomic};
@@ -61,19 +62,8 @@ pub fn to_files(
         let mut copy =
             EngineLog::open(Arc::clone(&disk), dir, options.clone(), store, checkpoints)?;
         take_over(&disk, dir, &options, &mut copy, engine, progress)?;
-        let meta = Meta::load(&*disk, dir)?.expect("it was read before");
-        let meta = Meta {
-            copy_of: None,
-            ..meta
-        };
-        meta.store(&*disk, dir)?;
     }
-    let log = Log::open(disk, dir, options)?;
-    Ok(Migrated {
-        size: log.size(),
-        root: log.root(),
-        ..Migrated::default()
-    })
+    into_own(disk, dir, options)
 }
 
 /// Takes the log over from its nodes, and makes the copy as good as a log of its own: complete, compared, durable.

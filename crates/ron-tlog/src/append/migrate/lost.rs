@@ -4,8 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::super::log::{Log, LogOptions};
-use super::super::meta::Meta;
-use super::{MigrateError, Migrated, is_copy, refused, sync_segments};
+use super::{MigrateError, Migrated, into_own, is_copy, refused, sync_segments};
 use crate::note::NoteSigner;
 use ron_files::Disk;
 
@@ -36,16 +35,5 @@ pub fn from_copy(
         })?;
     }
     drop(log);
-    let meta = Meta::load(&*disk, dir)?.expect("it was read before");
-    let meta = Meta {
-        copy_of: None,
-        ..meta
-    };
-    meta.store(&*disk, dir)?;
-    let log = Log::open(disk, dir, options)?;
-    Ok(Migrated {
-        size: log.size(),
-        root: log.root(),
-        ..Migrated::default()
-    })
+    into_own(disk, dir, options)
 }

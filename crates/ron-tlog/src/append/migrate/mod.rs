@@ -25,6 +25,8 @@ use ron_kernel::Deadline;
 use super::engine_log::{EngineError, EngineLog};
 use super::errors::OpenError;
 use super::layout::segment_number;
+use super::log::{Log, LogOptions};
+use super::meta::Meta;
 use super::source::Source;
 use crate::store::{Head, LogStore, StoreError};
 use crate::tree::Hash;
@@ -101,6 +103,25 @@ fn claim(store: &mut dyn LogStore, seen: u64) -> Result<Head, StoreError> {
 /// Whether a directory holds the copy of a log that an engine keeps. Refused when it holds no log, or another one.
 pub fn is_copy(disk: Arc<dyn Disk>, dir: &Path, origin: &str) -> Result<bool, OpenError> {
     Ok(Source::open(disk, dir, origin)?.meta.is_copy())
+}
+
+/// Ends a migration to files: a copy that is complete and durable is a log of its own from now on.
+fn into_own(
+    disk: Arc<dyn Disk>,
+    dir: &Path,
+    options: LogOptions,
+) -> Result<Migrated, MigrateError> {
+    let meta = Meta::load(&*disk, dir)?.expect("it was read before");
+    if meta.is_copy() {
+        let copy_of = None;
+        Meta { copy_of, ..meta }.store(&*disk, dir)?;
+    }
+    let log = Log::open(disk, dir, options)?;
+    Ok(Migrated {
+        size: log.size(),
+        root: log.root(),
+        ..Migrated::default()
+    })
 }
 
 fn claim_copy(copy: &mut EngineLog, seen: u64) -> Result<(), EngineError> {
