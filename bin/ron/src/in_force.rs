@@ -1,4 +1,4 @@
-//! Has a running `ron up` read its files again, and waits until svc-passport acts by them.
+//! Has a running `ron up` read its files again, and waits until its services act by them.
 
 use std::time::Duration;
 
@@ -15,33 +15,33 @@ const AGAIN: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(100);
 const CALL: Duration = Duration::from_secs(3);
 
-/// Waits until `is_so` says that the issuer acts by `what`, a change that is written already. False when the services are
-/// separate processes, which the operator has to reload.
-pub fn put_in_force(
-    layout: &Layout,
-    what: &str,
-    mut is_so: impl FnMut(&PassportClient, Deadline) -> Result<bool, String>,
-) -> Result<bool, String> {
-    if !fleet::reload(layout)? {
+/// Has a running `ron up` read its files again. False when the services are separate processes, which the operator has to reload.
+pub fn is_reloaded(layout: &Layout, services: &[&str]) -> Result<bool, String> {
+    let is_up = fleet::reload(layout)?;
+    if !is_up {
         eprintln!(
-            "the services are separate processes: reload svc-passport (kill -HUP, or systemctl reload) to put it in force"
+            "the services are separate processes: reload {} (kill -HUP, or systemctl reload) to put it in force",
+            services.join(" and ")
         );
-        return Ok(false);
     }
-    let at = fleet::reach(layout, "svc-passport")?;
-    let issuer = PassportClient::new(&at.url, Credential::none(), at.http);
-    let until = Deadline::within(WITHIN);
+    Ok(is_up)
+}
+
+/// The deadline of a change that comes into force from now on.
+pub fn deadline() -> Deadline {
+    Deadline::within(WITHIN)
+}
+
+/// Waits until `is_so`, which may take as long as its argument says, and has the files read again meanwhile. False at the deadline.
+pub fn wait(
+    layout: &Layout,
+    until: Deadline,
+    mut is_so: impl FnMut(Deadline) -> Result<bool, String>,
+) -> Result<bool, String> {
     let mut again = Deadline::within(AGAIN);
-    loop {
-        let waits = match is_so(&issuer, until.capped(CALL)) {
-            Ok(true) => return Ok(true),
-            Ok(false) => until.expired().then(String::new),
-            Err(why) => Some(format!(": {why}")),
-        };
-        if let Some(why) = waits {
-            return Err(format!(
-                "{what} is written, but not in force yet{why}; `ron doctor` says why"
-            ));
+    while !is_so(until.capped(CALL))? {
+        if until.expired() {
+            return Ok(false);
         }
         if again.expired() {
             fleet::reload(layout)?;
@@ -49,4 +49,26 @@ pub fn put_in_force(
         }
         net::pause(PAUSE);
     }
+    Ok(true)
+}
+
+/// Waits until `is_so` says that the issuer acts by `what`, a change that is written already. False when the services are
+/// separate processes, which the operator has to reload.
+pub fn put_in_force(
+    layout: &Layout,
+    what: &str,
+    mut is_so: impl FnMut(&PassportClient, Deadline) -> Result<bool, String>,
+) -> Result<bool, String> {
+    if !is_reloaded(layout, &["svc-passport"])? {
+        return Ok(false);
+    }
+    let at = fleet::reach(layout, "svc-passport")?;
+    let issuer = PassportClient::new(&at.url, Credential::none(), at.http);
+    let not_so =
+        |why: &str| format!("{what} is written, but not in force yet{why}; `ron doctor` says why");
+    let is_so = |by| is_so(&issuer, by).map_err(|why| not_so(&format!(": {why}")));
+    if wait(layout, deadline(), is_so)? {
+        return Ok(true);
+    }
+    Err(not_so(""))
 }

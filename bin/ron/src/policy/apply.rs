@@ -2,7 +2,6 @@
 //! service reads it, has it read, and waits until the service says that it acts by it.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use clap::Args;
 use ron_http::Call;
@@ -14,16 +13,11 @@ use ron_service::signed_policy::policy_paths;
 use serde_json::Value;
 
 use super::read_checked;
+use crate::in_force::{deadline, is_reloaded, wait};
 use crate::layout::{Layout, Place};
 use crate::rewarder::remote::{Remote, failed};
-use crate::{change, fleet, net};
+use crate::{change, fleet};
 
-/// Maximum wait for a policy to come into force.
-const WITHIN: Duration = Duration::from_secs(60);
-/// Pause before a reload that had no effect is repeated: the KMS may have been busy.
-const AGAIN: Duration = Duration::from_secs(5);
-const PAUSE: Duration = Duration::from_millis(100);
-const CALL: Duration = Duration::from_secs(3);
 /// Members by which the entries of a list are told apart.
 const NAMES: [&str; 5] = ["client_id", "audience", "issuer", "principal", "id"];
 
@@ -93,35 +87,22 @@ pub fn run(args: &ApplyArgs) -> Result<(), String> {
 /// Has a running `ron up` read the policy, and waits until every service that decides by it says so.
 fn in_force(layout: &Layout, kind: &str, after: &Value) -> Result<(), String> {
     let version = after["version"].as_u64().unwrap_or_default();
-    if !fleet::reload(layout)? {
-        eprintln!(
-            "the services are separate processes: reload {} (kill -HUP, or systemctl reload) to put it in force",
-            services(kind).join(" and ")
-        );
+    if !is_reloaded(layout, services(kind))? {
         return Ok(());
     }
-    let until = Deadline::within(WITHIN);
-    let mut again = Deadline::within(AGAIN);
+    let until = deadline();
     for name in services(kind) {
-        let deadline = || until.capped(CALL);
-        loop {
+        let is_so = |by| {
             let shown = match kind {
-                POLICY_KIND => newest_reward(layout, &after["id"], deadline())?,
-                _ => shown(layout, name, kind, deadline())?,
+                POLICY_KIND => newest_reward(layout, &after["id"], by)?,
+                _ => shown(layout, name, kind, by)?,
             };
-            if shown >= Some(version) {
-                break;
-            }
-            if until.expired() {
-                return Err(format!(
-                    "version {version} is written, but {name} does not act by it yet; `ron doctor` says why"
-                ));
-            }
-            if again.expired() {
-                fleet::reload(layout)?;
-                again = Deadline::within(AGAIN);
-            }
-            net::pause(PAUSE);
+            Ok(shown >= Some(version))
+        };
+        if !wait(layout, until, is_so)? {
+            return Err(format!(
+                "version {version} is written, but {name} does not act by it yet; `ron doctor` says why"
+            ));
         }
         println!("version {version} is in force in {name}");
     }

@@ -4,9 +4,9 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use ron_proto::passport::{IssuerPolicy, OWN_AUDIENCES};
+use ron_proto::passport::{IssuerPolicy, OWN_AUDIENCES, PolicyQuestion};
 use ron_service::kept_policy::Versioned as _;
-use svc_passport::explain::{Decider, Question};
+use svc_passport::explain::Decider;
 
 use crate::change;
 use crate::fleet;
@@ -48,26 +48,22 @@ pub fn run(args: &ExplainArgs) -> Result<(), String> {
     };
     let config = fleet::load(&layout, "svc-passport", &[])?;
     let decider = Decider::new(&config).map_err(fleet::lines)?;
-    let question = Question {
-        client_id: &args.client,
-        subject: args.subject.as_deref(),
-        audience: args.audience.as_deref(),
-        scope: args.scope.as_deref(),
+    let question = PolicyQuestion {
+        client_id: args.client.clone(),
+        subject: args.subject.clone(),
+        audience: args.audience.clone(),
+        scope: args.scope.clone(),
         ttl_s: seconds("--ttl", args.ttl.as_deref())?,
-        caveats: &args.caveats,
+        caveats: args.caveats.clone(),
     };
+    let external = policy
+        .rule(&args.client)
+        .map_or(&[][..], |rule| &rule.external);
     let clients = decider.clients();
     match clients.iter().find(|client| client.id == args.client) {
         Some(client) => println!("client     {} by {}", client.id, client.proofs.join(", ")),
-        None if policy
-            .rule(&args.client)
-            .is_some_and(|rule| !rule.external.is_empty()) =>
-        {
-            for one in policy
-                .rule(&args.client)
-                .iter()
-                .flat_map(|rule| &rule.external)
-            {
+        None if !external.is_empty() => {
+            for one in external {
                 println!(
                     "client     {} by tokens of {} with sub {}",
                     args.client,
@@ -86,7 +82,7 @@ pub fn run(args: &ExplainArgs) -> Result<(), String> {
     }
     rules(&policy, args);
     let verdict = decider
-        .decide(&policy, question)
+        .decide(&policy, &question)
         .map_err(|why| format!("no token: {why}"))?;
     println!("audience   {}", verdict.audience);
     println!(
