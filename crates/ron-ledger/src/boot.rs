@@ -8,6 +8,7 @@ use ron_files::{Dir, MemoryDisk, SharedDisk};
 use ron_kernel::{ClosedCounter, Deadline, Receiver, Snapshot, ThreadCtx, Topology, queue};
 use ron_proto::scope;
 use ron_service::lag::{Follower, FollowerLag};
+use ron_service::log_engine;
 use ron_service::log_host::asker::WitnessSettings;
 use ron_service::log_host::cosign::Witnesses;
 use ron_service::log_host::{
@@ -42,7 +43,7 @@ const PROJECTION_RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// Readiness causes beside those of other modules.
 const CAUSES: [&str; 8] = [
     role::ENGINE,
-    role::TABLES,
+    log_engine::TABLES,
     "log",
     "projection",
     "snapshot",

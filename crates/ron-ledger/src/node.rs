@@ -1,26 +1,21 @@
 //! Starts this node of a ledger whose log is in an engine: its sessions, its books as a standby, and the threads beside the writer.
 
-use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use ron_files::{Dir, SharedDisk};
-use ron_kernel::{Deadline, Supervisor, ThreadCtx, queue};
+use ron_kernel::{ThreadCtx, queue};
 use ron_proto::Timestamp;
+use ron_service::log_engine::{self, EngineLogSpec, lost};
 use ron_service::log_host::cosign::Witnesses;
-use ron_service::log_host::note_key::KEY_FILE;
 use ron_service::{Chassis, StartError};
 use ron_tlog::store::{LogBeat, LogSessions, LogUpkeep};
 
 use crate::engine::{Engine, EngineOptions};
-use crate::role::{Role, holder_name, run_beat, run_upkeep};
+use crate::role::{Role, run_beat};
 use crate::settings::Settings;
 use crate::standby::NodeParts;
 use crate::topology::{BEAT, CLAIMS, UPKEEP};
-
-/// Maximum wait for the engine at the first start of a node, which has no key yet.
-const FIRST_POLL: Duration = Duration::from_secs(10);
 
 /// What the threads beside the writer do with the engine.
 pub(crate) struct Sides {
@@ -65,8 +60,7 @@ pub(crate) fn open(
     Ok((opened.map_err(StartError::failed)?, Some(sides)))
 }
 
-/// The sessions with the engine of the log, if it is in one. Checkpoints of all nodes are signed with one key, which the first
-/// node of a new log makes; the others need a copy.
+/// The sessions with the engine of the log, if it is in one.
 pub(crate) fn sessions(
     chassis: &Chassis,
     settings: &Settings,
@@ -75,41 +69,15 @@ pub(crate) fn sessions(
     let (Some(engine), Some(node)) = (settings.engine(), &settings.log_node) else {
         return Ok(None);
     };
-    let Some(home) = home else {
-        let why = "log.url needs a data_dir: all nodes of a ledger have the same key, note.key";
-        return Err(StartError::failed(why));
+    let spec = EngineLogSpec {
+        engine: &engine,
+        key: Settings::log_url,
+        origin: &settings.origin.0,
+        node,
+        service: "a ledger",
+        log: "the log",
     };
-    let holder = holder_name(node, chassis.random.u64());
-    let (engines, net) = (&chassis.engines, &chassis.peers.net);
-    let sessions = engines.log_sessions(&engine, &settings.origin.0, &holder, net);
-    let mut sessions = sessions.map_err(|error| match error.kind() {
-        ErrorKind::Unsupported => {
-            let why = error.to_string();
-            vec![chassis.config.load().problem(Settings::log_url, why)].into()
-        }
-        _ => StartError::failed(error),
-    })?;
-    if home.exists(KEY_FILE).map_err(StartError::failed)? {
-        return Ok(Some(sessions));
-    }
-    let by = Deadline::within(FIRST_POLL);
-    let made = sessions.upkeep.install(by);
-    let hint = format!(
-        "copy note.key and log.vkey of another node to {}",
-        home.path().display()
-    );
-    match made.and_then(|()| sessions.batches.head(by)) {
-        Ok(head) if head.size == 0 && head.transit().is_none() => Ok(Some(sessions)),
-        Ok(_) => Err(StartError::io(
-            "note.key is missing, and the log exists",
-            hint,
-        )),
-        Err(e) => {
-            let why =
-                format!("note.key is missing, and it is not known whether the log is new: {e}");
-            Err(StartError::io(why, hint))
-        }
-    }
+    log_engine::sessions(chassis, home, &spec).map(Some)
 }
 
 /// Starts the threads that watch the holder of a shared log and keep its tables; without one they only idle, so that the table of
@@ -149,7 +117,11 @@ pub(crate) fn spawn(
     sup.spawn_owner(
         &UPKEEP,
         upkeep,
-        move |upkeep, ctx| run_upkeep(ctx, upkeep, &kept, &ready, &clock),
+        move |upkeep, ctx| {
+            log_engine::tend(ctx, upkeep, &ready, |state| {
+                kept.shown.engine(state, Timestamp(clock.unix_ms()));
+            });
+        },
         lost(
             sup,
             "the thread that keeps the tables of the ledger's log panicked",
@@ -160,16 +132,6 @@ pub(crate) fn spawn(
         claims,
         witnesses,
     })
-}
-
-/// A session that a panic has met is of no use, and a node without a sign of life is taken over from: the process has to start
-/// again.
-fn lost<T>(sup: &Supervisor, what: &'static str) -> impl Fn() -> Option<T> + Send + Sync + 'static {
-    let sup = sup.clone();
-    move || {
-        sup.set_fatal(what);
-        None
-    }
 }
 
 #[cfg(all(test, not(feature = "postgres")))]

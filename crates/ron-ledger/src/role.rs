@@ -1,5 +1,5 @@
 //! The role of this node of a ledger whose log is in an engine: the holder, which writes, or a standby, which follows. Also the
-//! threads that give the holder's sign of life, watch for it, and keep the engine's tables.
+//! thread that gives the holder's sign of life, or watches for it.
 //!
 //! ```text
 //!  led-beat: the holder counts up each second; a standby sees the same count for `takeover_after` ──> led-writer: claim
@@ -12,24 +12,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use ron_kernel::{Deadline, Registry, Sender, SharedClock, Snapshot, ThreadCtx};
-use ron_proto::Timestamp;
 use ron_proto::ledger::{Closed, ClosedCause};
-use ron_service::ReadyBoard;
 use ron_service::log_node::LogNode;
-use ron_tlog::store::{Head, LogBeat, LogUpkeep, StoreError};
+use ron_tlog::store::{Head, LogBeat};
 
 /// How often the holder counts up.
 const BEAT: Duration = Duration::from_secs(1);
 /// How often a standby looks.
 const POLL: Duration = Duration::from_millis(250);
-/// Maximum time of a call of these threads.
+/// Maximum time of a call of this thread.
 const CALL: Duration = Duration::from_secs(2);
-/// How often the engine's tables are tended.
-const TEND: Duration = Duration::from_secs(10);
 /// Readiness cause: the engine of the log.
 pub const ENGINE: &str = "engine";
-/// Readiness cause: the tables of the log in its engine.
-pub const TABLES: &str = "engine_tables";
 
 /// What this node is, for all threads.
 #[derive(Debug)]
@@ -43,11 +37,6 @@ pub struct Role {
     pub(crate) shown: Arc<LogNode>,
     /// What a migration does with the log, if it has it.
     transit: Snapshot<Option<String>>,
-}
-
-/// The name of a claimant: the node's URL, and what tells this start of its process from others.
-pub fn holder_name(node: &str, start: u64) -> String {
-    format!("{node}#{start:016x}")
 }
 
 impl Role {
@@ -173,40 +162,10 @@ pub fn run_beat(
     }
 }
 
-/// The body of led-upkeep.
-pub fn run_upkeep(
-    ctx: &ThreadCtx,
-    mut upkeep: Box<dyn LogUpkeep>,
-    role: &Role,
-    ready: &ReadyBoard,
-    clock: &SharedClock,
-) {
-    let mut is_installed = false;
-    while !ctx.shutdown.is_set() {
-        let by = Deadline::within(CALL);
-        let mut done = Ok(());
-        if !is_installed {
-            done = upkeep.install(by);
-            is_installed = done.is_ok();
-        }
-        let tended = done.and_then(|()| upkeep.tend(by));
-        match tended {
-            Ok(state) => {
-                role.shown.engine(&state, Timestamp(clock.unix_ms()));
-                ready.clear(TABLES);
-            }
-            // An engine that is away is reported by the writer.
-            Err(StoreError::Refused(_) | StoreError::Unknown(_)) => {}
-            Err(error) => ready.degrade(TABLES, error.to_string()),
-        }
-        let pause = if is_installed { TEND } else { POLL };
-        ctx.shutdown.wait(Deadline::within(pause));
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use ron_kernel::{Clock as _, SystemClock};
+    use ron_service::log_engine::holder_name;
     use ron_tlog::tree::empty_root;
 
     use super::*;

@@ -21,6 +21,7 @@ mod kept_date;
 pub mod kept_policy;
 mod kept_sum;
 pub mod lag;
+pub mod log_engine;
 pub mod log_host;
 pub mod log_node;
 pub mod logging;

@@ -14,6 +14,7 @@ use ron_kernel::{Receiver, Sender, Snapshot, TokenBuckets, Topology, queue};
 use ron_proto::passport::{Jwks, VERIFY_BATCH_MAX};
 use ron_proto::scope;
 use ron_service::kept_policy::KeptPolicy;
+use ron_service::log_engine;
 use ron_service::log_host::{Base, CosignedView, KeyView, LogHost, note_key, routes};
 use ron_service::{Boot, Chassis, Running, Service, StartError, Table, signed_policy};
 use ron_tlog::note::VerifierKey;
@@ -179,7 +180,7 @@ fn declare(chassis: &Chassis, auth: &RonAuthorizer) {
     chassis.ready.declare(&causes);
     chassis
         .ready
-        .declare(&[revoke::READ_CAUSE, node::TABLES, once::CAUSE]);
+        .declare(&[revoke::READ_CAUSE, log_engine::TABLES, once::CAUSE]);
     chassis.capabilities(&[
         "dpop",
         "introspect",

@@ -1,0 +1,138 @@
+//! What a service does as a node of a log in an engine, whichever service it is: opens its sessions, and tends the engine's tables.
+
+use std::io::ErrorKind;
+use std::time::Duration;
+
+use ron_files::Dir;
+use ron_kernel::{Deadline, Supervisor, ThreadCtx};
+use ron_tlog::store::{EngineState, LogSessions, LogUpkeep, StoreError};
+
+use crate::chassis::Chassis;
+use crate::error::StartError;
+use crate::log_host::note_key::KEY_FILE;
+use crate::ready::ReadyBoard;
+use crate::records::Engine;
+
+/// Readiness cause: the tables of the log in its engine.
+pub const TABLES: &str = "engine_tables";
+
+/// Maximum wait for the engine at the first start of a node, which has no key yet.
+const FIRST: Duration = Duration::from_secs(10);
+/// Maximum time of a call that tends the tables.
+const CALL: Duration = Duration::from_secs(2);
+/// Pause after the tables were tended, and before the next try when they could not be made.
+const TEND: Duration = Duration::from_secs(10);
+const TRY: Duration = Duration::from_millis(250);
+
+/// The log of a service in an engine.
+#[derive(Clone, Copy, Debug)]
+pub struct EngineLogSpec<'a> {
+    pub engine: &'a Engine,
+    /// The configuration key that names the engine.
+    pub key: &'a str,
+    pub origin: &'a str,
+    /// URL under which others know this node.
+    pub node: &'a str,
+    /// What its nodes make up, for messages: `a ledger`.
+    pub service: &'a str,
+    /// What the log is called in messages: `the log`.
+    pub log: &'a str,
+}
+
+/// The name of a claimant: the node's URL, and what tells this start of its process from others.
+pub fn holder_name(node: &str, start: u64) -> String {
+    format!("{node}#{start:016x}")
+}
+
+/// The sessions of this node. Checkpoints of all nodes are signed with one key, which the first node of a new log makes; the
+/// others need a copy of it in `home`.
+pub fn sessions(
+    chassis: &Chassis,
+    home: Option<&Dir>,
+    spec: &EngineLogSpec<'_>,
+) -> Result<LogSessions, StartError> {
+    let Some(home) = home else {
+        return Err(StartError::failed(format!(
+            "{} needs a data_dir: all nodes of {} have the same key, note.key",
+            spec.key, spec.service
+        )));
+    };
+    let holder = holder_name(spec.node, chassis.random.u64());
+    let (engines, net) = (&chassis.engines, &chassis.peers.net);
+    let sessions = engines.log_sessions(spec.engine, spec.origin, &holder, net);
+    let mut sessions = sessions.map_err(|error| match error.kind() {
+        ErrorKind::Unsupported => {
+            let why = error.to_string();
+            vec![chassis.config.load().problem(spec.key, why)].into()
+        }
+        _ => StartError::failed(error),
+    })?;
+    if !home.exists(KEY_FILE).map_err(StartError::failed)? {
+        require_new(&mut sessions, home, spec.log)?;
+    }
+    Ok(sessions)
+}
+
+/// Refuses a node without a key, unless the log has no entry yet.
+fn require_new(sessions: &mut LogSessions, home: &Dir, log: &str) -> Result<(), StartError> {
+    let by = Deadline::within(FIRST);
+    let made = sessions.upkeep.install(by);
+    let hint = format!(
+        "copy note.key and log.vkey of another node to {}",
+        home.path().display()
+    );
+    match made.and_then(|()| sessions.batches.head(by)) {
+        Ok(head) if head.size == 0 && head.transit().is_none() => Ok(()),
+        Ok(_) => Err(StartError::io(
+            format!("note.key is missing, and {log} exists"),
+            hint,
+        )),
+        Err(e) => {
+            let why =
+                format!("note.key is missing, and it is not known whether the log is new: {e}");
+            Err(StartError::io(why, hint))
+        }
+    }
+}
+
+/// The body of a thread that makes and tends the tables; `tended` is told what it has seen of the engine.
+pub fn tend(
+    ctx: &ThreadCtx,
+    mut upkeep: Box<dyn LogUpkeep>,
+    ready: &ReadyBoard,
+    tended: impl Fn(&EngineState),
+) {
+    let mut is_installed = false;
+    while !ctx.shutdown.is_set() {
+        let by = Deadline::within(CALL);
+        let mut done = Ok(());
+        if !is_installed {
+            done = upkeep.install(by);
+            is_installed = done.is_ok();
+        }
+        match done.and_then(|()| upkeep.tend(by)) {
+            Ok(state) => {
+                tended(&state);
+                ready.clear(TABLES);
+            }
+            // An engine that is away is reported by the thread that reads or writes the log.
+            Err(StoreError::Refused(_) | StoreError::Unknown(_)) => {}
+            Err(error) => ready.degrade(TABLES, error.to_string()),
+        }
+        let pause = if is_installed { TEND } else { TRY };
+        ctx.shutdown.wait(Deadline::within(pause));
+    }
+}
+
+/// Gives nothing to a thread that is started again after a panic: a session that a panic has met is of no use, and the process
+/// has to start again.
+pub fn lost<T>(
+    sup: &Supervisor,
+    what: &'static str,
+) -> impl Fn() -> Option<T> + Send + Sync + 'static {
+    let sup = sup.clone();
+    move || {
+        sup.set_fatal(what);
+        None
+    }
+}
