@@ -7,7 +7,7 @@ use ron_auth::ProofCache;
 use ron_auth::dpop::{PROOF_AGE_S, Proof, ProofAsk, verify_proof};
 use ron_crypto::{ct, hash};
 use ron_http::Request;
-use ron_kernel::Random;
+use ron_kernel::{Deadline, Random};
 use ron_proto::{Problem, b64};
 
 use crate::once::Once;
@@ -43,32 +43,8 @@ impl Proofs {
             .map(|key| of_slot(key, now_s / NONCE_S))
     }
 
-    /// Verifies the proof and returns the thumbprint of its key; `None` when no proof was sent. `client` must be
-    /// authenticated; the proof must be for one of this service's `bases`.
-    pub fn check(
-        &self,
-        req: &Request,
-        (bases, client): (&[String], &str),
-        now_s: u64,
-    ) -> Result<Option<String>, ProofRefused> {
-        let Some(proof) = self.verify(req, bases, now_s)? else {
-            return Ok(None);
-        };
-        // Last, so that only a proof that passed every other check uses up its id.
-        proof.take(&self.seen, client, now_s)?;
-        if let Some(once) = &self.once {
-            let id = (proof.jkt.as_str(), proof.jti.as_str());
-            let until_s = proof.iat.saturating_add(PROOF_AGE_S);
-            match once.take("proof", id, until_s, req.deadline) {
-                Ok(true) => {}
-                Ok(false) => return Err(AuthReject::ProofReplay.into()),
-                Err(problem) => return Err(ProofRefused::NotTaken(Box::new(problem))),
-            }
-        }
-        Ok(Some(proof.jkt))
-    }
-
-    /// Verifies the proof, with its nonce, and does not use up its id.
+    /// Verifies the proof with its nonce; `None` when no proof was sent. It must be for one of this service's `bases`. Its id is used up
+    /// by [`Proofs::take`], when all else is known to be good.
     pub fn verify(
         &self,
         req: &Request,
@@ -97,6 +73,27 @@ impl Proofs {
             }
         }
         Ok(Some(proof))
+    }
+
+    /// Uses up the id of a verified proof, and returns the thumbprint of its key. `client` must be authenticated.
+    pub fn take(
+        &self,
+        proof: Proof,
+        client: &str,
+        now_s: u64,
+        deadline: Deadline,
+    ) -> Result<String, ProofRefused> {
+        proof.take(&self.seen, client, now_s)?;
+        if let Some(once) = &self.once {
+            let id = (proof.jkt.as_str(), proof.jti.as_str());
+            let until_s = proof.iat.saturating_add(PROOF_AGE_S);
+            match once.take("proof", id, until_s, deadline) {
+                Ok(true) => {}
+                Ok(false) => return Err(AuthReject::ProofReplay.into()),
+                Err(problem) => return Err(ProofRefused::NotTaken(Box::new(problem))),
+            }
+        }
+        Ok(proof.jkt)
     }
 }
 

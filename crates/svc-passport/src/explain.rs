@@ -1,35 +1,41 @@
 //! The decisions of the token endpoint, for tools that read the policy and the configuration from files.
 
-use ron_proto::passport::IssuerPolicy;
+use ron_proto::Problem;
+use ron_proto::passport::{IssuerPolicy, PolicyQuestion, PolicyToken};
 use ron_service::{Config, ConfigProblem, ServiceSettings as _};
 
-use crate::policy::{PqMode, TokenRequest, decide};
+use crate::policy::{Limits, PqMode, TokenRequest, decide};
 use crate::settings::Settings;
 
-/// A token that a client would ask for.
-#[derive(Debug, Clone, Copy)]
-pub struct Question<'a> {
-    pub client_id: &'a str,
-    /// The client itself when absent.
-    pub subject: Option<&'a str>,
-    pub audience: Option<&'a str>,
-    /// Scopes separated by spaces; all allowed scopes when absent.
-    pub scope: Option<&'a str>,
-    pub ttl_s: Option<u64>,
-    pub caveats: &'a [String],
-}
-
-/// The token that the client would get.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Verdict {
-    pub subject: String,
-    pub tenant: String,
-    pub audience: String,
-    pub scope: String,
-    pub ttl_s: u64,
-    /// Its caveats, each as `key=value`.
-    pub caveats: Vec<String>,
-    pub alg: &'static str,
+/// The service's answer to a client that asks for a token without a proof of possession and without a certificate.
+pub(crate) fn answer(
+    policy: &IssuerPolicy,
+    ask: &PolicyQuestion,
+    limits: &Limits,
+    pq_ready: bool,
+) -> Result<PolicyToken, Problem> {
+    let request = TokenRequest {
+        client_id: &ask.client_id,
+        subject: ask.subject.as_deref(),
+        audience: ask.audience.as_deref(),
+        scope: ask.scope.as_deref(),
+        ttl_s: ask.ttl_s,
+        caveats: &ask.caveats,
+        accept_algs: &[],
+        jkt: None,
+        x5t: None,
+        pq_ready,
+    };
+    let grant = decide(policy, &request, limits)?;
+    Ok(PolicyToken {
+        subject: grant.subject,
+        tenant: grant.tenant.to_string(),
+        audience: grant.audience,
+        scope: grant.scope,
+        ttl_s: grant.ttl_s,
+        caveats: grant.caveats.iter().map(ToString::to_string).collect(),
+        alg: grant.alg.to_owned(),
+    })
 }
 
 /// A client of the configuration, without its credentials.
@@ -52,32 +58,15 @@ impl Decider {
     }
 
     /// The service's answer under this policy, if its signing keys are there; the error is the answer's reason.
-    pub fn decide(&self, policy: &IssuerPolicy, ask: Question<'_>) -> Result<Verdict, String> {
+    pub fn decide(
+        &self,
+        policy: &IssuerPolicy,
+        ask: &PolicyQuestion,
+    ) -> Result<PolicyToken, String> {
         let limits = &self.0.limits;
-        let request = TokenRequest {
-            client_id: ask.client_id,
-            subject: ask.subject,
-            audience: ask.audience,
-            scope: ask.scope,
-            ttl_s: ask.ttl_s,
-            caveats: ask.caveats,
-            accept_algs: &[],
-            jkt: None,
-            x5t: None,
-            pq_ready: limits.pq != PqMode::Off,
-        };
-        let grant = decide(policy, &request, limits).map_err(|problem| {
+        answer(policy, ask, limits, limits.pq != PqMode::Off).map_err(|problem| {
             let code = problem.oauth.unwrap_or(problem.code);
             format!("{code}: {}", problem.detail)
-        })?;
-        Ok(Verdict {
-            subject: grant.subject,
-            tenant: grant.tenant.to_string(),
-            audience: grant.audience,
-            scope: grant.scope,
-            ttl_s: grant.ttl_s,
-            caveats: grant.caveats.iter().map(ToString::to_string).collect(),
-            alg: grant.alg,
         })
     }
 

@@ -5,16 +5,14 @@ use std::sync::Arc;
 
 use ron_http::{Method, Need, Request, Response, Route, sync};
 use ron_proto::kms::{ISSUER_POLICY_BODY_MAX, PutIssuerPolicy};
-use ron_proto::passport::{
-    CurrentPolicy, IssuerPolicy, PolicyQuestion, PolicyToken, PolicyVerdict,
-};
+use ron_proto::passport::{CurrentPolicy, IssuerPolicy, PolicyQuestion, PolicyVerdict};
 use ron_proto::{Problem, jcs, scope, strict};
 use ron_service::kept_policy::Versioned as _;
 use ron_service::signed_policy;
 
 use super::Api;
+use crate::explain::answer;
 use crate::issue::no_policy;
-use crate::policy::{TokenRequest, decide};
 use crate::sync::InForce;
 
 const ADMIN: Need = Need::Scope(scope::PASSPORT_ADMIN);
@@ -85,18 +83,6 @@ fn put(api: &Api, req: &Request) -> Result<Response, Problem> {
 
 fn explain(api: &Api, question: &PolicyQuestion) -> Result<PolicyVerdict, Problem> {
     let limits = api.limits.load();
-    let ask = TokenRequest {
-        client_id: &question.client_id,
-        subject: question.subject.as_deref(),
-        audience: question.audience.as_deref(),
-        scope: question.scope.as_deref(),
-        ttl_s: question.ttl_s,
-        caveats: &question.caveats,
-        accept_algs: &[],
-        jkt: None,
-        x5t: None,
-        pq_ready: api.keys.pq_ready(),
-    };
     api.with_policy(|policy| {
         let verdict = PolicyVerdict {
             issued: false,
@@ -106,26 +92,20 @@ fn explain(api: &Api, question: &PolicyQuestion) -> Result<PolicyVerdict, Proble
             reason: None,
             token: None,
         };
-        Ok(match decide(policy, &ask, &limits) {
-            Ok(grant) => PolicyVerdict {
-                issued: true,
-                token: Some(PolicyToken {
-                    subject: grant.subject,
-                    tenant: grant.tenant.to_string(),
-                    audience: grant.audience,
-                    scope: grant.scope,
-                    ttl_s: grant.ttl_s,
-                    caveats: grant.caveats.iter().map(ToString::to_string).collect(),
-                    alg: grant.alg.to_owned(),
-                }),
-                ..verdict
+        Ok(
+            match answer(policy, question, &limits, api.keys.pq_ready()) {
+                Ok(token) => PolicyVerdict {
+                    issued: true,
+                    token: Some(token),
+                    ..verdict
+                },
+                Err(problem) => PolicyVerdict {
+                    error: Some(problem.oauth.unwrap_or(problem.code).to_owned()),
+                    reason: Some(problem.detail),
+                    ..verdict
+                },
             },
-            Err(problem) => PolicyVerdict {
-                error: Some(problem.oauth.unwrap_or(problem.code).to_owned()),
-                reason: Some(problem.detail),
-                ..verdict
-            },
-        })
+        )
     })
 }
 

@@ -67,6 +67,41 @@ fn handle(api: &Api, req: &Request, responder: Responder) {
     }
 }
 
+/// The client, and the thumbprint of the key that it has proved to hold.
+fn bound(
+    api: &Api,
+    req: &Request,
+    form: &Fields,
+    foreign: Option<&str>,
+    exchanging: bool,
+) -> Result<(AuthenticatedClient, Option<String>), Problem> {
+    let verified = |client: Option<&str>| {
+        let proof = api.proofs.verify(req, &api.auth.bases(), api.now_s());
+        proof.map_err(|refused| proof_refused(api, req, client, refused))
+    };
+    let (client, proof) = if let Some(token) = foreign {
+        // Before the token is used up: its holder may be unable to get another.
+        target(form)?;
+        if exchanging {
+            exchange_only(form)?;
+        }
+        let proof = verified(None)?;
+        (external::mapped(api, req, form, token)?, proof)
+    } else {
+        let client = client(api, req, form)?;
+        let proof = verified(Some(&client.id))?;
+        (client, proof)
+    };
+    let take = |proof| {
+        let taken = api
+            .proofs
+            .take(proof, &client.id, api.now_s(), req.deadline);
+        taken.map_err(|refused| proof_refused(api, req, Some(&client.id), refused))
+    };
+    let jkt = proof.map(take).transpose()?;
+    Ok((client, jkt))
+}
+
 /// The answer to a refused proof. That a nonce is missing is no fault of the client.
 fn proof_refused(api: &Api, req: &Request, client: Option<&str>, refused: ProofRefused) -> Problem {
     let reason = refused.reason();
@@ -92,22 +127,7 @@ fn grant(api: &Api, req: &Request) -> Result<(Grant, Form), Problem> {
     };
     let exchanging = kind == TOKEN_EXCHANGE;
     let foreign = external::token_of(&form, kind)?;
-    let AuthenticatedClient { id, x5t } = match foreign {
-        Some(token) => {
-            // Before the token is used up: its holder may be unable to get another.
-            target(&form)?;
-            if exchanging {
-                exchange_only(&form)?;
-            }
-            let proof = api.proofs.verify(req, &api.auth.bases(), api.now_s());
-            proof.map_err(|refused| proof_refused(api, req, None, refused))?;
-            external::mapped(api, req, &form, token)?
-        }
-        None => client(api, req, &form)?,
-    };
-    let ours = (&**api.auth.bases(), id.as_str());
-    let jkt = api.proofs.check(req, ours, api.now_s());
-    let jkt = jkt.map_err(|refused| proof_refused(api, req, Some(&id), refused))?;
+    let (AuthenticatedClient { id, x5t }, jkt) = bound(api, req, &form, foreign, exchanging)?;
     let mut caveats = form.all("caveat");
     if let Some(text) = form.one("authorization_details")? {
         caveats.extend(details(text)?);
@@ -129,10 +149,8 @@ fn grant(api: &Api, req: &Request) -> Result<(Grant, Form), Problem> {
             api.trace(req, "issuer_policy", Some(&id));
         }
     };
-    if exchanging {
-        exchange_only(&form)?;
-    }
     if exchanging && foreign.is_none() {
+        exchange_only(&form)?;
         let grant = exchanged(api, &form, &ask).inspect_err(denied)?;
         return Ok((grant, Form::Exchange));
     }
