@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::Duration;
 
+use ron_files::Dir;
 use ron_http::{Call, ClientConfig, HttpClient, Method, Reply};
 use ron_kernel::{Deadline, KernelMetrics, Registry, SystemClock};
 use ron_proto::admin::{ActionAnswer, AuditList, NodeList};
@@ -177,11 +178,11 @@ fn a_flood_without_identities_pushes_nothing_out_of_the_audit() {
     assert_eq!(pair.audit().dropped, 0);
     let shown = pair.audit().entries;
     pair.console.drain(Duration::from_secs(5));
-    let path = pair.dir.path().join("data/admin.db");
+    let home = Dir::os(pair.dir.path().join("data"));
     let registry = Registry::new("t");
     let metrics = KernelMetrics::new(&registry);
     let clock = SystemClock::shared();
-    let (kept, _, _) = Audit::open(Some(path), clock, &registry, &metrics).expect("opens");
+    let (kept, _, _) = Audit::open(Some(home), clock, &registry, &metrics).expect("opens");
     assert_eq!(kept.list().entries, shown, "the file has the same");
 }
 

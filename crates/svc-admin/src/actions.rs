@@ -113,6 +113,9 @@ impl Runner {
             None => return Err(no_credential(&spec.id, "credential_file is not set for it")),
         };
         let url = format!("{}/api/v1/{}", spec.health_url, job.action.as_str());
+        let idempotent = false;
+        #[cfg(mutant = "repeated")] // a call that may have arrived is made again
+        let idempotent = idempotent || ron_kernel::mutant("repeated");
         let headers = [
             ("authorization", bearer.as_str()),
             ("x-request-id", job.caller.request_id.as_str()),
@@ -126,7 +129,7 @@ impl Runner {
                 body: None,
                 content_type: None,
                 deadline,
-                idempotent: false,
+                idempotent,
             })
             .map_err(|error| problem_of(&error, deadline))?;
         self.read(job, &reply)

@@ -4,12 +4,11 @@
 //! **Invariant:** no call to a node is made before the line that announces it is on the disk. A
 //! denial never waits: when the queue is full, the line goes to the log only and is counted.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use ron_files::DiskRoom;
+use ron_files::{Dir, DiskRoom};
 use ron_kernel::reply::{ReplySender, reply};
 use ron_kernel::{
     ClosedCounter, Deadline, DiskWatch, KernelMetrics, Receiver, Recv, Registry, Sender,
@@ -27,6 +26,8 @@ const RECENT: usize = 500;
 /// Lines that the file keeps.
 const KEPT: u64 = 20_000;
 const IDLE: Duration = Duration::from_secs(60);
+/// The file's name in the console's directory.
+const FILE: &str = "admin.db";
 
 static MIGRATIONS: [Migration; 1] = [Migration {
     version: 1,
@@ -59,7 +60,8 @@ pub struct Audit {
     tx: Sender<Event>,
     recent: Snapshot<Vec<AuditEntry>>,
     dropped: AtomicU64,
-    path: Option<PathBuf>,
+    /// `None`: memory.
+    home: Option<Dir>,
     clock: SharedClock,
     lines: ClosedCounter,
 }
@@ -67,20 +69,21 @@ pub struct Audit {
 impl std::fmt::Debug for Audit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Audit")
-            .field("path", &self.path)
+            .field("home", &self.home)
             .finish_non_exhaustive()
     }
 }
 
 impl Audit {
-    /// Opens the file (`None`: memory) and reads the last lines and the accepted heads.
+    /// Opens the file in this directory (`None`: memory) and reads the last lines and the accepted
+    /// heads.
     pub fn open(
-        path: Option<PathBuf>,
+        home: Option<Dir>,
         clock: SharedClock,
         registry: &Registry,
         metrics: &KernelMetrics,
     ) -> Result<(Self, Receiver<Event>, Vec<SeenHead>), StoreError> {
-        let store = open(path.as_ref())?;
+        let store = open(home.as_ref())?;
         let (recent, heads) = load(&store)?;
         let (tx, rx) = queue(&AUDIT_QUEUE, AUDIT_QUEUE.capacity, metrics);
         let lines = registry.counter_closed(
@@ -92,7 +95,7 @@ impl Audit {
             tx,
             recent: Snapshot::new(recent),
             dropped: AtomicU64::new(0),
-            path,
+            home,
             clock,
             lines,
         };
@@ -104,7 +107,7 @@ impl Audit {
         let entries = self.recent.load();
         AuditList {
             as_of: entries.first().map_or(Timestamp(0), |entry| entry.at),
-            durable: self.path.is_some(),
+            durable: self.home.is_some(),
             dropped: self.dropped.load(Ordering::Relaxed),
             entries: entries.to_vec(),
         }
@@ -122,6 +125,11 @@ impl Audit {
     /// deadline.
     pub fn commit(&self, line: AuditEntry, deadline: Deadline) -> Result<(), Problem> {
         let line = self.stamp(line);
+        #[cfg(mutant = "unannounced")] // the node is called at once
+        if ron_kernel::mutant("unannounced") {
+            let _ = self.tx.try_send(Event::Line(Box::new(line), None));
+            return Ok(());
+        }
         let (done, kept) = reply();
         let refused = || Problem::unavailable("the audit cannot be written, so nothing is done", 5);
         self.tx
@@ -135,6 +143,10 @@ impl Audit {
 
     /// Queues an accepted head.
     pub fn keep_head(&self, head: SeenHead) {
+        #[cfg(mutant = "forgotten")] // a restart begins with whatever head it is shown
+        if ron_kernel::mutant("forgotten") {
+            return;
+        }
         // A head that is lost here is replaced by the next one.
         let _ = self.tx.try_send(Event::Head(head));
     }
@@ -165,7 +177,7 @@ impl Audit {
         degraded: &dyn Fn(Option<String>),
         ctx: &ThreadCtx,
     ) {
-        let mut store = match open(self.path.as_ref()) {
+        let mut store = match open(self.home.as_ref()) {
             Ok(store) => store,
             Err(error) => {
                 degraded(Some(error.to_string()));
@@ -202,6 +214,13 @@ impl Audit {
 
     fn write(&self, store: &Store, mut line: AuditEntry) -> Result<(), StoreError> {
         let last = self.recent.load();
+        #[cfg(mutant = "shown")] // readers see a line that is not on the disk
+        if ron_kernel::mutant("shown") {
+            let mut recent = last.to_vec();
+            line.seq = last.first().map_or(0, |newest| newest.seq) + 1;
+            recent.insert(0, line.clone());
+            self.recent.store(recent);
+        }
         line.seq = store.write(|tx| {
             // From the file and not from `recent`, which lacks the lines of later versions.
             let newest = tx.query_row("SELECT coalesce(max(seq), 0) FROM audit", [], |row| {
@@ -227,9 +246,9 @@ impl Audit {
     }
 }
 
-fn open(path: Option<&PathBuf>) -> Result<Store, StoreError> {
-    match path {
-        Some(path) => Store::open(path, &MIGRATIONS),
+fn open(home: Option<&Dir>) -> Result<Store, StoreError> {
+    match home {
+        Some(home) => Store::open_in(home, FILE, &MIGRATIONS),
         None => Store::memory(&MIGRATIONS),
     }
 }
@@ -310,18 +329,18 @@ mod tests {
     use crate::topology::{AUDIT, TOPOLOGY};
     use ron_kernel::{Supervisor, SystemClock};
 
-    fn audit(path: Option<PathBuf>) -> (Audit, Receiver<Event>, Vec<SeenHead>) {
+    fn audit(home: Option<Dir>) -> (Audit, Receiver<Event>, Vec<SeenHead>) {
         let registry = Registry::new("t");
         let metrics = KernelMetrics::new(&registry);
-        Audit::open(path, SystemClock::shared(), &registry, &metrics).expect("opens")
+        Audit::open(home, SystemClock::shared(), &registry, &metrics).expect("opens")
     }
 
     #[test]
     fn lines_and_heads_outlive_a_restart() {
         let dir = tempfile::tempdir().expect("a directory");
-        let path = dir.path().join("admin.db");
-        let (audit_1, rx, _) = audit(Some(path.clone()));
-        let store = open(Some(&path)).expect("opens");
+        let home = Dir::os(dir.path());
+        let (audit_1, rx, _) = audit(Some(home.clone()));
+        let store = open(Some(&home)).expect("opens");
         let caller = Caller::local("r-1");
         for result in ["started", "done"] {
             audit_1.note(with_result(
@@ -341,7 +360,7 @@ mod tests {
             audit_1.take(&store, event, &|why| assert_eq!(why, None));
         }
         drop(store);
-        let (again, _, heads) = audit(Some(path));
+        let (again, _, heads) = audit(Some(home));
         let lines: Vec<_> = again
             .list()
             .entries
@@ -356,9 +375,9 @@ mod tests {
     #[test]
     fn no_flipped_byte_changes_a_line_or_a_head() {
         let dir = tempfile::tempdir().expect("a directory");
-        let path = dir.path().join("admin.db");
-        let (audit, rx, _) = audit(Some(path.clone()));
-        let store = open(Some(&path)).expect("opens");
+        let home = Dir::os(dir.path());
+        let (audit, rx, _) = audit(Some(home.clone()));
+        let store = open(Some(&home)).expect("opens");
         for n in 0..20 {
             audit.note(line("reload", Some("a"), &Caller::local("r-1")));
             audit.keep_head(SeenHead {
@@ -371,23 +390,24 @@ mod tests {
             audit.take(&store, event, &|why| assert_eq!(why, None));
         }
         drop(store);
-        let (refused, _) = ron_service::store_trial::flip_bytes(&path, 31, |_| open(Some(&path)));
+        let (refused, _) =
+            ron_service::store_trial::flip_bytes(&home.file(FILE), 31, |_| open(Some(&home)));
         assert!(refused > 100, "{refused}");
     }
 
     #[test]
     fn a_disk_that_hangs_is_reported() {
         let dir = tempfile::tempdir().expect("a directory");
-        let path = dir.path().join("admin.db");
+        let home = Dir::os(dir.path());
         let registry = Registry::new("svc_admin");
         let metrics = KernelMetrics::new(&registry);
         let clock = SystemClock::shared();
         let sup = Supervisor::new(&TOPOLOGY, metrics.clone(), clock.clone());
-        let opened = Audit::open(Some(path.clone()), clock, &registry, &metrics).expect("opens");
+        let opened = Audit::open(Some(home.clone()), clock, &registry, &metrics).expect("opens");
         let (audit, rx) = (Arc::new(opened.0), opened.1);
         let (writer, disk) = (audit.clone(), sup.watch_disk("audit"));
         // Another writer of the file stands for a disk that does not answer; SQLite waits two seconds for it.
-        let other = rusqlite::Connection::open(&path).expect("opens");
+        let other = rusqlite::Connection::open(home.file(FILE)).expect("opens");
         let row = TOPOLOGY.threads.iter().find(|row| row.name == AUDIT.name);
         sup.spawn(row.expect("its row"), move |ctx| {
             writer.run(&rx, &disk, &|_| (), ctx);
@@ -410,15 +430,15 @@ mod tests {
     #[test]
     fn a_line_of_a_later_version_keeps_its_number() {
         let dir = tempfile::tempdir().expect("a directory");
-        let path = dir.path().join("admin.db");
-        let store = open(Some(&path)).expect("opens");
+        let home = Dir::os(dir.path());
+        let store = open(Some(&home)).expect("opens");
         store
             .write(|tx| {
                 tx.execute("INSERT INTO audit VALUES (7, 'of a later version')", [])?;
                 Ok::<_, StoreError>(())
             })
             .expect("writes");
-        let (audit, rx, _) = audit(Some(path));
+        let (audit, rx, _) = audit(Some(home));
         audit.note(line("reload", Some("a"), &Caller::local("r-1")));
         let event = rx.try_recv().expect("queued");
         audit.take(&store, event, &|why| assert_eq!(why, None));

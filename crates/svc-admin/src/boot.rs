@@ -58,10 +58,13 @@ impl Service for SvcAdmin {
                 "every caller that reaches this address may view the console; actions are off"
             );
         }
-        let path = data_dir.map(|dir| dir.file("admin.db"));
-        let (audit, lines, seen) =
-            Audit::open(path, chassis.clock.clone(), &chassis.registry, &chassis.km)
-                .map_err(StartError::failed)?;
+        let (audit, lines, seen) = Audit::open(
+            data_dir,
+            chassis.clock.clone(),
+            &chassis.registry,
+            &chassis.km,
+        )
+        .map_err(StartError::failed)?;
         let audit = Arc::new(audit);
         let shared = Arc::new(Snapshot::new(settings));
         chassis.ready.declare(&["discovery"]);

@@ -114,7 +114,7 @@ impl Node {
     }
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Memory {
     rings: Rings,
     points: VecDeque<Point>,

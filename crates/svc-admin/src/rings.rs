@@ -52,7 +52,7 @@ pub const MONITORING_ROUTES: &[&str] = &[
 const LONG_POLL: &str = "/events";
 
 /// One series and its ring.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Series {
     key: Arc<str>,
     name_len: usize,
@@ -77,7 +77,7 @@ impl Series {
 }
 
 /// All rings of one node.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Rings {
     slots: usize,
     max_series: usize,
