@@ -39,7 +39,7 @@ pub fn uptime_of_process() -> Duration {
     ron_sim::time::elapsed()
 }
 
-pub use ron_sim::undivided;
+pub use ron_sim::{is_simulated, undivided};
 
 /// Random bytes of the seed; false, with nothing filled, outside of a run.
 pub fn fill_random(out: &mut [u8]) -> bool {
