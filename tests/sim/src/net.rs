@@ -160,25 +160,32 @@ impl SimNet {
             .flat_map(|(_, l)| l.waiting)
             .map(|(end, _)| end)
             .collect();
-        let own = state
-            .pipes
-            .iter()
-            .filter(|(_, pipe)| pipe.to == host)
-            .map(|(number, _)| *number);
-        let own: Vec<u64> = own.chain(waiting).collect();
-        for end in own {
+        for end in state.ends_of(host).chain(waiting).collect::<Vec<_>>() {
+            state.close(end, now, true);
+        }
+    }
+
+    /// The connections of a host are lost, and it goes on.
+    pub fn cut(&self, host: IpAddr) {
+        let (mut state, now) = self.now();
+        for end in state.ends_of(host).collect::<Vec<_>>() {
             state.close(end, now, true);
         }
     }
 
     /// Ends of connections that a host has open.
     pub fn open_ends(&self, host: IpAddr) -> usize {
-        let state = self.state();
-        state.pipes.values().filter(|pipe| pipe.to == host).count()
+        self.state().ends_of(host).count()
     }
 }
 
 impl State {
+    /// The ends of connections that a host has.
+    fn ends_of(&self, host: IpAddr) -> impl Iterator<Item = u64> {
+        let own = self.pipes.iter().filter(move |(_, pipe)| pipe.to == host);
+        own.map(|(number, _)| *number)
+    }
+
     fn note_request(&mut self, from: IpAddr, bytes: &[u8]) {
         if let Some(begin) = self.noted
             && bytes.starts_with(begin.as_bytes())

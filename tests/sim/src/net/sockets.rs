@@ -176,11 +176,7 @@ impl Connection for End {
             _ => (count, false),
         };
         if let Fate::HalfOpen = fate {
-            for end in [self.number, self.other()] {
-                if let Some(pipe) = state.pipes.get_mut(&end) {
-                    pipe.silent = true;
-                }
-            }
+            state.silence(self.number);
         }
         if arrive > 0 {
             let segment = Segment::Bytes(bytes[..arrive].to_vec());
@@ -189,6 +185,8 @@ impl Connection for End {
         if cut {
             state.send(self.other(), Segment::Reset, now, delay);
             state.send(self.number, Segment::Reset, now, delay);
+            // What is written before either end learns it must not close the gap.
+            state.silence(self.number);
         }
         Ok(Some(count))
     }

@@ -120,6 +120,15 @@ impl State {
         self.expect(end, at);
     }
 
+    /// Nothing that either end of a connection sends from now on arrives.
+    pub fn silence(&mut self, end: u64) {
+        for end in [end, end ^ 1] {
+            if let Some(pipe) = self.pipes.get_mut(&end) {
+                pipe.silent = true;
+            }
+        }
+    }
+
     /// Lets the threads that wait for `end` know of an arrival.
     fn expect(&mut self, end: u64, at: u64) {
         if at == u64::MAX {
