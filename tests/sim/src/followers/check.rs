@@ -7,6 +7,7 @@ use ron_proto::ledger::{EntryAnswer, EntryKind, Event, StatementTime, TrialBalan
 use ron_proto::wallet::{Balance, HistoryEntry, HistoryPage, Statement};
 use ron_sim::ensure;
 
+use super::lists;
 use super::past::{self, Total};
 use super::payer::Payer;
 use super::reader::{Asked, Page, Reader};
@@ -37,6 +38,10 @@ pub fn all(log: &[Event], payers: &[Payer], reader: &mut Reader, receiver: &Rece
             Page::Statement(after, limit, page) => statement(log, *after, *limit, page),
             Page::Balance(at, read) => balance(log, *at, read),
             Page::Totals(at, read) => totals(log, *at, read),
+            Page::Accounts(after, limit, page) => {
+                lists::accounts(log, after.as_ref(), *limit, page)
+            }
+            Page::Holds(of, before, limit, page) => lists::holds(log, of, *before, *limit, page),
         };
         if let Err(why) = same {
             ensure(false, &format!("{why}\n  in {page:?}"));
@@ -81,7 +86,7 @@ fn answers_are_in(log: &[Event], payer: &Payer) {
     }
 }
 
-fn require(holds: bool, why: impl FnOnce() -> String) -> Result<(), String> {
+pub fn require(holds: bool, why: impl FnOnce() -> String) -> Result<(), String> {
     if holds { Ok(()) } else { Err(why()) }
 }
 

@@ -3,6 +3,7 @@
 //! order, however often both services are killed.
 
 mod check;
+mod lists;
 mod operator;
 mod past;
 mod payer;

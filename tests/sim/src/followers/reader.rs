@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ron_client::ClientError;
-use ron_proto::ledger::{PointInTime, StatementTime, TrialBalance};
+use ron_proto::ledger::{AccountPage, HoldPage, PointInTime, StatementTime, TrialBalance};
 use ron_proto::wallet::{Balance, HistoryPage, Statement};
 use ron_proto::{Account, Asset, Timestamp};
 use ron_sim::{ensure, time};
@@ -36,6 +36,10 @@ pub enum Page {
     /// At the sequence that was asked for.
     Balance(u64, Balance),
     Totals(u64, TrialBalance),
+    /// After this name, at most so many.
+    Accounts(Option<Account>, u64, AccountPage),
+    /// Of an account, before this entry, at most so many.
+    Holds(Account, Option<u64>, u64, HoldPage),
 }
 
 pub struct Reader {
@@ -83,10 +87,12 @@ impl Reader {
     }
 
     pub fn act(&mut self) {
-        let read = match below(8) {
+        let read = match below(10) {
             0..3 => self.history(&account()),
             3..6 => self.statement(),
             6 => self.balance(),
+            7 => self.accounts(),
+            8 => self.holds(account()),
             _ => self.totals(),
         };
         if read.is_none() {
@@ -228,6 +234,48 @@ impl Reader {
             .trial_balance(&asset(), point, within(CALL));
         self.pages.push(Page::Totals(at, told(read)?));
         Some(())
+    }
+
+    /// All accounts, page after page.
+    fn accounts(&mut self) -> Option<()> {
+        let limit = 1 + below(4);
+        let mut after = None;
+        loop {
+            let mut query = vec![("limit", limit.to_string())];
+            query.extend(
+                after
+                    .iter()
+                    .map(|name: &Account| ("after", name.to_string())),
+            );
+            let page = told(self.clients.wallet.accounts(&query, within(CALL)))?;
+            let next = page.next.clone();
+            self.pages.push(Page::Accounts(after, limit, page));
+            if next.is_none() {
+                return Some(());
+            }
+            after = next;
+        }
+    }
+
+    /// All holds of an account, page after page.
+    fn holds(&mut self, account: Account) -> Option<()> {
+        let limit = 1 + below(4);
+        let mut before = None;
+        loop {
+            let mut query = vec![
+                ("account", account.to_string()),
+                ("limit", limit.to_string()),
+            ];
+            query.extend(before.map(|seq: u64| ("before", seq.to_string())));
+            let page = told(self.clients.wallet.holds(&query, within(CALL)))?;
+            let older = page.older;
+            self.pages
+                .push(Page::Holds(account.clone(), before, limit, page));
+            if older.is_none() {
+                return Some(());
+            }
+            before = older;
+        }
     }
 
     /// The history has every entry that was acknowledged.
