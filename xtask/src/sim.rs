@@ -30,6 +30,7 @@ pub(crate) const WORLD: Part = Part {
         "crates/ron-ledger/src",
         "crates/ron-service/src",
         "crates/ron-tlog/src",
+        "crates/svc-admin/src",
         "crates/svc-passport/src",
         "crates/svc-rewarder/src",
         "crates/svc-wallet/src",
@@ -85,6 +86,12 @@ pub(crate) const WORLD: Part = Part {
         ("answered", "followers::over_kills"),
         ("newest", "followers::over_kills"),
         ("skipped", "followers::over_kills"),
+        ("carried", "fleet::over_kills"),
+        ("forgotten", "fleet::over_kills"),
+        ("lost", "fleet::over_kills"),
+        ("repeated", "fleet::over_kills"),
+        ("shown", "fleet::over_kills"),
+        ("unannounced", "fleet::over_kills"),
         ("room", "money::on_a_good"),
         ("replaced", "issuers::durable::over_kills"),
         ("reused", "issuers::on_a_good"),
@@ -121,7 +128,7 @@ pub fn sim(args: &Args) -> Outcome {
         return one_seed(args, &programs);
     }
     let first = models(args, &programs, "first")?;
-    Totals::of(&first).print();
+    Totals::of(first.iter().map(String::as_str)).print();
     let second = models(args, &programs, "second")?;
     if first != second {
         let lines = first.iter().zip(&second);
@@ -179,16 +186,16 @@ fn one_seed(args: &Args, programs: &Programs) -> Outcome {
 
 /// What the worlds of one process did together.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Totals {
-    operations: u64,
-    switches: u64,
+pub(crate) struct Totals {
+    pub operations: u64,
+    pub switches: u64,
     /// How often each fault happened.
     faults: BTreeMap<String, u64>,
 }
 
 impl Totals {
     /// Of lines `NAME HASH POINTS SWITCHES OPERATIONS FAULT=NUMBER,...`; models have shorter ones.
-    fn of(lines: &[String]) -> Self {
+    pub fn of<'l>(lines: impl Iterator<Item = &'l str>) -> Self {
         let mut totals = Self::default();
         for line in lines {
             let words: Vec<&str> = line.split(' ').collect();
@@ -205,7 +212,7 @@ impl Totals {
         totals
     }
 
-    fn print(&self) {
+    pub fn print(&self) {
         let (operations, switches) = (self.operations, self.switches);
         println!("== sim: {operations} operations in worlds, {switches} switches; faults:");
         for (name, times) in &self.faults {
@@ -247,7 +254,7 @@ mod tests {
             "money::b 00ff 10 4 5 a_cut=3",
             "money::c 00ff 10 1 2 ",
         ];
-        let totals = Totals::of(&lines.map(str::to_owned));
+        let totals = Totals::of(lines.into_iter());
         assert_eq!((totals.operations, totals.switches), (14, 8));
         let faults: Vec<_> = totals.faults.into_iter().collect();
         assert_eq!(faults, [("a cut".to_owned(), 5), ("a kill".to_owned(), 1)]);

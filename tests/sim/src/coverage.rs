@@ -13,7 +13,7 @@ const WEATHER: [&str; 6] = [
 ];
 
 /// The faults of a world, by the end of its name.
-const DUE: [(&str, &[&[&str]]); 15] = [
+const DUE: [(&str, &[&[&str]]); 16] = [
     (
         "every_request_is_answered_once_and_in_time_in_any_weather",
         &[&WEATHER],
@@ -116,6 +116,20 @@ const DUE: [(&str, &[&[&str]]); 15] = [
             ],
         ],
     ),
+    (
+        "over_kills_and_power_cuts_the_console_shows_the_fleet_as_it_is",
+        &[
+            &[
+                "a segment is slow",
+                "a service stands still",
+                "a service is killed",
+                "a service is restarted",
+                "a machine loses its power",
+                "a disk fails",
+            ],
+            &WATCHED,
+        ],
+    ),
     ("rot_of_a_file_is_noticed", &[&["a bit turns over"]]),
 ];
 
@@ -136,6 +150,20 @@ const ENGINE: [&str; 15] = [
     "the engine's standby is away",
     "the log is claimed again",
     "a disk fails",
+];
+
+/// What becomes of nodes that a console watches.
+const WATCHED: [&str; 10] = [
+    "a connection breaks while a node acts",
+    "a document is the one of before",
+    "a log is put back",
+    "a node drains",
+    "a node hangs",
+    "a node is asked to act",
+    "a node is away",
+    "a node is late",
+    "a node is none",
+    "a node is not ready",
 ];
 
 /// What is done with an issuer.

@@ -17,6 +17,7 @@ mod dates;
 mod disk;
 mod engine;
 mod explore;
+mod fleet;
 mod followers;
 mod hosts;
 mod http;
