@@ -21,6 +21,7 @@ mod parsers;
 mod release;
 mod sdk;
 mod sim;
+mod sim_rounds;
 mod task;
 mod tasks;
 mod ui;

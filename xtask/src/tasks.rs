@@ -14,6 +14,7 @@ use crate::parsers;
 use crate::release;
 use crate::sdk;
 use crate::sim;
+use crate::sim_rounds;
 use crate::task::{Group, Run, Task};
 use crate::ui;
 
@@ -138,7 +139,7 @@ pub const TASKS: &[Task] = &[
     Task {
         name: "sim",
         group: Group::Step("simulation"),
-        shows: "the kernel's models, the ledger on a simulated disk with faults, power cuts and kills, and wallet and ledger on a simulated network, on real threads under seeds, in virtual time: two processes give the same traces, and every mutant is caught",
+        shows: "the kernel's models, the ledger on a simulated disk with faults, power cuts and kills, the HTTP front, and all six services on a simulated network, on real threads under seeds, in virtual time: two processes give the same traces, and every mutant is caught",
         length: "1 min, and 4 min cold",
         longer: Some(("--seeds 20000 --operations 100000", "30 min")),
         args: &[
@@ -152,6 +153,21 @@ pub const TASKS: &[Task] = &[
             "--profile=bench : cargo's profile: `bench` is release with the test harness, `test` builds for development",
         ],
         run: Run::Steps(sim::sim),
+        ..REST
+    },
+    Task {
+        name: "sim-rounds",
+        shows: "the worlds of `sim` for long: rounds of new seeds until all worlds together have done so many operations, with the faults that they met; a bug is printed as a story with its seed",
+        length: "hours",
+        example: "10000000",
+        args: &[
+            "total=100000 : operations of all rounds of all worlds together",
+            "--operations=20000 RON_SIM_OPERATIONS : operations of each world in a round",
+            "--models= : only worlds whose path contains this",
+            "--record= : file in which rounds are recorded (target/sim-rounds.txt); a later run with it goes on after them",
+            "--profile=bench : cargo's profile: `bench` is release with the test harness, `test` builds for development",
+        ],
+        run: Run::Steps(sim_rounds::sim_rounds),
         ..REST
     },
     Task {
