@@ -236,15 +236,8 @@ impl Registry {
         help: &str,
         value: impl Fn() -> f64 + Send + Sync + 'static,
     ) {
-        // What a simulation takes of the machine that it runs on differs from run to run.
         #[cfg(sim)]
-        let value = move || {
-            if crate::sync::is_simulated() {
-                0.0
-            } else {
-                value()
-            }
-        };
+        let value = crate::sync::of_machine(value);
         let kind = if name.ends_with("_total") {
             proto::MetricType::COUNTER
         } else {

@@ -39,7 +39,18 @@ pub fn uptime_of_process() -> Duration {
     ron_sim::time::elapsed()
 }
 
-pub use ron_sim::{is_simulated, undivided};
+pub use ron_sim::undivided;
+
+/// A figure of the machine: 0 in a simulation, whose runs would differ in what they take of it.
+pub fn of_machine(value: impl Fn() -> f64) -> impl Fn() -> f64 {
+    move || {
+        if ron_sim::is_simulated() {
+            0.0
+        } else {
+            value()
+        }
+    }
+}
 
 /// Random bytes of the seed; false, with nothing filled, outside of a run.
 pub fn fill_random(out: &mut [u8]) -> bool {

@@ -186,7 +186,7 @@ impl World {
         world
     }
 
-    /// The log grows.
+    /// One entry more, if the ledger takes it.
     fn commit(&mut self) {
         let entry = json!({"kind": "issue", "to": "user:a", "amount_minor": "1", "asset": "credit",
             "tenant": "t", "principal": "p", "key": format!("e{}", fault::random())});

@@ -15,10 +15,10 @@ use crate::money::services::within;
 
 /// What an operator was told of a request to act.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Told {
+enum Effect {
     /// The node was asked.
     Asked,
-    /// Nothing was done.
+    /// The node was not asked, and will not be.
     Nothing,
     Open,
 }
@@ -26,7 +26,7 @@ enum Told {
 pub struct Operator {
     http: Arc<HttpClient>,
     /// By the id of the request.
-    acts: BTreeMap<String, (&'static str, Told)>,
+    acts: BTreeMap<String, (&'static str, Effect)>,
 }
 
 impl Operator {
@@ -71,13 +71,13 @@ impl Operator {
         took_at_most(begun, CALL, &url);
         let told = match &reply {
             Ok(reply) => told(reply),
-            Err(error) if error.kind == Failure::NotSent => Told::Nothing,
-            Err(_) => Told::Open,
+            Err(error) if error.kind == Failure::NotSent => Effect::Nothing,
+            Err(_) => Effect::Open,
         };
         ron_sim::report(&format!("{id} of {node} as {group}: {told:?}"));
         let passed = reply.as_ref().is_ok_and(Reply::is_success);
         ensure(may || !passed, &format!("{id} of {node} was not refused"));
-        let told = if may { told } else { Told::Nothing };
+        let told = if may { told } else { Effect::Nothing };
         self.acts.insert(id, (node, told));
     }
 
@@ -94,9 +94,9 @@ impl Operator {
         for (id, (_, told)) in &self.acts {
             let times = times.get(id.as_str()).copied().unwrap_or(0);
             let right = match told {
-                Told::Asked => times == 1,
-                Told::Nothing => times == 0,
-                Told::Open => times <= 1,
+                Effect::Asked => times == 1,
+                Effect::Nothing => times == 0,
+                Effect::Open => times <= 1,
             };
             ensure(right, &format!("{id} was told {told:?}: {times} times"));
         }
@@ -117,17 +117,17 @@ impl Operator {
     }
 }
 
-fn told(reply: &Reply) -> Told {
+fn told(reply: &Reply) -> Effect {
     let problem = reply.problem();
     let is = |code: &str| problem.as_ref().is_some_and(|p| p.code == code);
     let says_nothing = problem.as_ref().is_some_and(|p| {
         p.title.contains("nothing was done") || p.detail.contains("nothing is done")
     });
     match reply.status {
-        200 => Told::Asked,
-        400..500 => Told::Nothing,
-        502 | 503 if says_nothing => Told::Nothing,
-        502 if is("upstream_error") || is("upstream_parse") => Told::Asked,
-        _ => Told::Open,
+        200 => Effect::Asked,
+        400..500 => Effect::Nothing,
+        502 | 503 if says_nothing => Effect::Nothing,
+        502 if is("upstream_error") || is("upstream_parse") => Effect::Asked,
+        _ => Effect::Open,
     }
 }
