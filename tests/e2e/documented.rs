@@ -10,7 +10,7 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use ron_tests::{Fleet, SERVICES, base_port, ok, python, ron_binary, workspace};
+use ron_tests::{Fleet, SERVICES, base_port, free_port, ok, python, ron_binary, workspace};
 use tempfile::TempDir;
 
 /// The marked blocks of a page, in order, with their language.
@@ -261,3 +261,63 @@ fn a_passport_is_judged_as_the_page_says() {
     let said = room.shell(&workspace(), &text);
     assert!(said.contains("let in: "), "{said}");
 }
+
+/// Most commands that the page about a Flask application may ask for.
+const COMMANDS_MAX: usize = 14;
+
+#[test]
+fn an_api_is_protected_and_called_as_the_page_says() {
+    let page = "docs/protect-an-api.md";
+    let room = Room::new();
+    let (usual, port) = (":5000", format!(":{}", free_port()));
+    let placed = |text: &str| {
+        let state = format!("{}/", room.path("state").display());
+        let text = room.placed(text).replace("~/.local/state/", &state);
+        text.replace(usual, &port)
+            .replace("--port 5000", &format!("--port {}", &port[1..]))
+    };
+    let blocks: Vec<String> = marked(page).into_iter().map(|(_, text)| text).collect();
+    let lines = blocks.iter().flat_map(|text| text.lines());
+    assert!(lines.count() <= COMMANDS_MAX, "{page} asks for too much");
+    let app = below(page, "<!-- run by: documented -->");
+    let (language, app) = &app[0];
+    assert_eq!(
+        (language.as_str(), app.matches("7450").count()),
+        ("python", 1)
+    );
+    fs::write(room.path("tmp/orders.py"), placed(app)).unwrap();
+    // What the page says of revoking and of asking why comes after its commands.
+    let script = format!(
+        "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n{}\n{AFTERWARDS}",
+        placed(&blocks.join("\n"))
+    );
+    let said = room.shell(&room.path("tmp"), &script);
+    for words in [
+        r#"{"error":"Bearer"}"#,
+        r#"{"caller":"ci","orders":[17,18]}"#,
+        r#"insufficient_scope\", scope=\"orders:write\""#,
+        "statuses: 401 401 403 200 401 503",
+        "client ci is removed",
+    ] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+}
+
+/// Without a token, with one of another audience, without the scope, and with a good one; with one that is bound; while the
+/// issuer is down and its keys were not read yet.
+const AFTERWARDS: &str = r#"
+api=$(sed -n 's/^ *\* Running on //p' flask.log)/orders
+status() { curl -s -o /dev/null -w '%{http_code}' "$@" $api; }
+other=$(ron token --audience svc-wallet)
+ron token key holder > /dev/null
+bound=$(ron token --client ci --audience https://orders.example.org/ --key holder)
+seen="$(status) $(status -H "Authorization: Bearer $other") $(status -X POST -H "Authorization: Bearer $TOKEN")"
+seen="$seen $(status -H "Authorization: Bearer $TOKEN") $(status -H "Authorization: Bearer $bound")"
+ron client remove ci
+kill %1; wait %1 || true
+kill %2; wait %2 || true
+port=${api##*:}
+flask --app orders run --port ${port%%/*} > again.log 2>&1 &
+until curl -s -o /dev/null $api; do sleep 1; done
+echo "statuses: $seen $(status -H "Authorization: Bearer $TOKEN")"
+"#;
