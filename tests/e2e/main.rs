@@ -51,6 +51,7 @@ mod passport_pq;
 mod passport_refusals;
 mod passport_revocation;
 mod passport_spread;
+mod passport_rotation;
 mod readme;
 mod rewarder;
 mod runbooks;

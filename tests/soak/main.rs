@@ -100,6 +100,7 @@ impl Faults {
             let request = RotateRequest {
                 expected_head: None,
                 op_id: Some(id),
+                ..RotateRequest::default()
             };
             let done = load.until_answered(|| kms.rotate(key, &request, within()));
             done.unwrap_or_else(|e| panic!("rotate: {e}"));

@@ -142,7 +142,10 @@ const EXAMPLES: &[(&str, &str)] = &[
         "kms get",
         "ron kms get $KEY\nron kms get $KEY --public pem --version 1",
     ),
-    ("kms rotate", "ron kms rotate $KEY --expected-head 1"),
+    (
+        "kms rotate",
+        "ron kms rotate $KEY --expected-head 1\nron kms rotate $ISSUER --now   # the key of the issuer may be known to others",
+    ),
     (
         "kms update",
         "ron kms update $KEY --rotate-every 30d --expected-head 2\nron kms update $KEY --min-verify-version 2\nron kms update $KEY --not-exportable",

@@ -101,6 +101,8 @@ pub struct Key {
     pub min_verify: u32,
     /// The version that signs.
     pub head: u32,
+    /// When the head began to sign, if it waited before.
+    pub head_since: Option<Timestamp>,
     /// All versions; `versions[n].number == n + 1`. Never empty.
     pub versions: Vec<Arc<Version>>,
     /// The private key of the head, or its handle; `None` once it is destroyed.
@@ -197,6 +199,7 @@ impl Key {
             key: self.kid.clone(),
             payload: self.payload.clone(),
             head: self.head,
+            head_since: self.head_since,
             min_verify_version: self.min_verify,
             state: self.state,
             backend: self.backend.as_str().to_owned(),

@@ -120,6 +120,10 @@ impl Service for SvcPassport {
             public_url: core.public_url,
             takes_certs: takes_certs(&chassis),
             issuer_url: core.settings.issuer,
+            cached: format!(
+                "public, max-age={}",
+                core.settings.keys.jwks_max_age.as_secs()
+            ),
             policy: core.policy,
             policies,
             limits,
@@ -379,6 +383,7 @@ impl Core {
             hold: self.settings.keys.hold,
             view: self.view.clone(),
             others: self.settings.keys.log_url.is_some(),
+            max_age: self.settings.keys.jwks_max_age,
             clock: chassis.clock.clone(),
             metrics: self.metrics.clone(),
             km: chassis.km.clone(),

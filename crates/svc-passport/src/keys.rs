@@ -8,9 +8,9 @@ use ron_auth::{Followed, RevocationView};
 use ron_auth::{JwksSnapshot, PqRule};
 use ron_client::KmsClient;
 use ron_kernel::{Deadline, KernelMetrics, SharedClock, Snapshot, ThreadCtx};
-use ron_proto::Kid;
 use ron_proto::kms::{Jwk, KeyDoc, KeyState, KeyVersionDoc};
 use ron_proto::passport::{Jwks, TTL_S_MAX};
+use ron_proto::{Kid, Timestamp};
 
 use crate::metrics::Metrics;
 use crate::token::SigningKey;
@@ -20,6 +20,8 @@ use crate::token::SigningKey;
 pub struct IssuerKeys {
     /// Head versions; empty while only a stored key set is known.
     pub heads: Vec<Head>,
+    /// Versions that are published and do not sign yet.
+    pub waiting: Vec<Head>,
     /// Every published key with its validity, oldest first.
     pub validity: Vec<Validity>,
     /// The classical key set that verifiers fetch.
@@ -44,7 +46,7 @@ const AKP: &str = "AKP";
 #[derive(Debug, Clone)]
 pub struct Head {
     pub key: SigningKey,
-    /// When it begins to sign, after it was published. `None` for a key that was the head at the first read.
+    /// When it may sign at the earliest, after it was published. `None` for a key that was the head at the first read.
     pub from: Option<Instant>,
 }
 
@@ -81,6 +83,8 @@ pub struct KeeperParts {
     pub timeout: Duration,
     /// How long a new head is published before it signs.
     pub hold: Duration,
+    /// How long verifiers may keep a key set.
+    pub max_age: Duration,
     /// Revocations: revoked keys are not published.
     pub view: Arc<Snapshot<RevocationView>>,
     /// Whether other nodes may announce changes of the keys.
@@ -101,6 +105,8 @@ pub struct KeyKeeper {
     timeout: Duration,
     /// How long a new head is published before it signs.
     hold: Duration,
+    /// How long verifiers may keep a key set.
+    max_age: Duration,
     view: Arc<Snapshot<RevocationView>>,
     others: bool,
     clock: SharedClock,
@@ -139,6 +145,7 @@ impl KeyKeeper {
             pq_key: parts.pq_key,
             timeout: parts.timeout,
             hold: parts.hold,
+            max_age: parts.max_age,
             view: parts.view,
             others: parts.others,
             clock: parts.clock,
@@ -273,7 +280,7 @@ impl KeyKeeper {
             .kms
             .key(kid, Deadline::within(self.timeout))
             .map_err(|e| format!("the KMS cannot be read: {e}"))?;
-        let key = head(&doc).ok_or("the KMS shows a key without its head version")?;
+        let key = signing(&doc, doc.head).ok_or("the KMS shows a key without its head version")?;
         let retired = (doc.state != KeyState::Active && key.jwk.kty == AKP)
             .then(|| format!("the KMS key {kid} is {}", doc.state.as_str()));
         if retired.is_none() {
@@ -282,13 +289,15 @@ impl KeyKeeper {
                 key,
             });
         }
+        new.waiting.extend(self.waiting(old, &doc));
         let expired = old.expired.get(kid).copied().unwrap_or(0);
         let after = expired.max(doc.min_verify_version.saturating_sub(1));
         let versions = self
             .kms
             .versions_above(kid, after, self.timeout)
             .map_err(|e| format!("the KMS cannot be read: {e}"))?;
-        let read = verifying(&versions, self.clock.unix_ms() / 1000);
+        let head = (doc.head, doc.head_since.unwrap_or_default());
+        let read = verifying(&versions, head, self.clock.unix_ms() / 1000);
         new.expired
             .insert(kid.clone(), read.expired.unwrap_or(expired));
         for (validity, jwk) in read.live {
@@ -298,14 +307,41 @@ impl KeyKeeper {
         retired.map_or(Ok(()), Err)
     }
 
-    /// When a head begins to sign. A new head is published first and signs after `hold`, so that verifiers have it by then.
+    /// When a head may sign. A new head is published first and signs after `hold`, so that verifiers have it by then. One that has
+    /// waited in the KMS was published then.
     fn from(&self, old: &IssuerKeys, key: &SigningKey) -> Option<Instant> {
         let before = old.heads.iter().find(|h| h.key.key == key.key)?;
         if before.key.version == key.version {
-            before.from
-        } else {
-            Some(self.clock.now() + self.hold)
+            return before.from;
         }
+        match old.waiting.iter().find(|h| h.key == *key) {
+            Some(waited) => waited.from,
+            None => Some(self.clock.now() + self.hold),
+        }
+    }
+
+    /// The version of a key that is published and does not sign yet.
+    fn waiting(&self, old: &IssuerKeys, doc: &KeyDoc) -> Option<Head> {
+        let waiting = doc.waiting.as_ref()?;
+        let key = signing(doc, waiting.version)?;
+        if let Some(known) = old.waiting.iter().find(|h| h.key == key) {
+            return Some(known.clone());
+        }
+        let ahead_ms = waiting.signs_from.0.saturating_sub(self.clock.unix_ms());
+        if u128::from(ahead_ms) < self.max_age.as_millis() {
+            tracing::warn!(
+                service = "svc-passport",
+                event = "key_published_late",
+                kid = key.jwk.kid,
+                ahead_ms,
+                "verifiers may keep a key set for jwks.max_age, and will refuse tokens of this key until they read it again: \
+                 rotation.prepublish of ron-kms has to be longer"
+            );
+        }
+        Some(Head {
+            key,
+            from: Some(self.clock.now() + self.hold),
+        })
     }
 }
 
@@ -325,8 +361,24 @@ struct Verifying {
     expired: Option<u32>,
 }
 
-/// The versions to publish: each until its last token has expired.
-fn verifying(versions: &[KeyVersionDoc], now_s: u64) -> Verifying {
+/// When a version was superseded as the head (unix seconds), or at most when: the KMS says since when the head signs, and not when the
+/// versions before it did. Each of them was the head before the one after the next was made.
+fn superseded_s(
+    versions: &[KeyVersionDoc],
+    at: usize,
+    (head, head_since): (u32, Timestamp),
+) -> Option<u64> {
+    let next = versions.get(at + 1).filter(|next| next.version <= head)?;
+    let since = match versions.get(at + 2) {
+        Some(later) if next.version < head => later.created,
+        _ => next.created.max(head_since),
+    };
+    Some(since.0 / 1000)
+}
+
+/// The versions to publish: each until its last token has expired, and the one that waits. `head` is the version that signs, and since
+/// when, if not since it was made.
+fn verifying(versions: &[KeyVersionDoc], head: (u32, Timestamp), now_s: u64) -> Verifying {
     let mut read = Verifying::default();
     for (at, version) in versions.iter().enumerate() {
         let Some(jwk) = version.jwk.clone() else {
@@ -336,7 +388,7 @@ fn verifying(versions: &[KeyVersionDoc], now_s: u64) -> Verifying {
             kid: jwk.kid.clone(),
             alg: jwk.alg.clone(),
             created_s: version.created.0 / 1000,
-            superseded_s: versions.get(at + 1).map(|next| next.created.0 / 1000),
+            superseded_s: superseded_s(versions, at, head),
         };
         let counts = validity.end_s().is_none_or(|end| now_s < end);
         #[cfg(mutant = "superseded")] // a key leaves the set with its last signature
@@ -351,8 +403,8 @@ fn verifying(versions: &[KeyVersionDoc], now_s: u64) -> Verifying {
     read
 }
 
-fn head(doc: &KeyDoc) -> Option<SigningKey> {
-    let version = doc.head_version()?;
+fn signing(doc: &KeyDoc, number: u32) -> Option<SigningKey> {
+    let version = doc.versions.iter().find(|v| v.version == number)?;
     Some(SigningKey {
         key: doc.key.clone(),
         version: version.version,
@@ -391,7 +443,6 @@ impl IssuerKeys {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ron_proto::values::Timestamp;
     use serde_json::json;
 
     /// Versions made at these seconds.
@@ -410,14 +461,26 @@ mod tests {
     #[test]
     fn a_key_leaves_the_set_when_the_last_of_its_tokens_has_ended() {
         let versions = versions(&[1_000, 2_000, 3_000]);
-        let check = |now_s: u64, kids: &[&str], expired: Option<u32>| {
-            let read = verifying(&versions, now_s);
+        let check = |head: (u32, u64), now_s: u64, kids: &[&str], expired: Option<u32>| {
+            let read = verifying(&versions, (head.0, Timestamp(head.1 * 1000)), now_s);
             let live: Vec<_> = read.live.iter().map(|(v, _)| v.kid.as_str()).collect();
-            assert_eq!((live.as_slice(), read.expired), (kids, expired), "{now_s}");
+            assert_eq!(
+                (live.as_slice(), read.expired),
+                (kids, expired),
+                "{head:?} {now_s}"
+            );
         };
-        let end = 2_000 + TTL_S_MAX + GRACE_S;
-        check(end - 1, &["k1", "k2", "k3"], None);
-        check(end, &["k2", "k3"], Some(1));
-        check(u64::MAX, &["k3"], Some(2)); // the newest stays
+        let end = |since: u64| since + TTL_S_MAX + GRACE_S;
+        // The head signs since it was made. The first version was followed by the second when the third was made, at the latest.
+        check((3, 0), end(3_000) - 1, &["k1", "k2", "k3"], None);
+        check((3, 0), end(3_000), &["k3"], Some(2));
+        check((3, 0), u64::MAX, &["k3"], Some(2)); // the newest stays
+        // The third is published and waits: the second signs, for as long as that takes.
+        check((2, 0), end(2_000) - 1, &["k1", "k2", "k3"], None);
+        check((2, 0), end(2_000), &["k2", "k3"], Some(1));
+        check((2, 0), u64::MAX, &["k2", "k3"], Some(1));
+        // It has waited, and signs.
+        check((3, 9_000), end(9_000) - 1, &["k2", "k3"], Some(1));
+        check((3, 9_000), end(9_000), &["k3"], Some(2));
     }
 }

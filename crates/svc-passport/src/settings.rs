@@ -82,7 +82,11 @@ ron_service::settings! {
         "kms.timeout" => kms_timeout: Duration = "3s", range("10ms", "1m"), restart(Clients);
         /// How often the keys are read from the KMS.
         "kms.refresh_interval" => kms_refresh: Duration = "5s", range("100ms", "1h"), restart(Threads);
-        /// How long a new key is published before it signs; requests wait for it.
+        /// How long verifiers may keep the key sets and the metadata (Cache-Control: max-age). rotation.prepublish of ron-kms
+        /// must be longer, and 30 seconds at least, which is how long many verifiers wait between two reads.
+        "jwks.max_age" => jwks_max_age: Duration = "1m", range("1s", "24h"), restart(Documents);
+        /// How long a key that the KMS lets sign at once is published before it signs; requests wait for it. Services of this
+        /// installation have the key by then, verifiers that cache keys do not (see rotation.prepublish of ron-kms).
         "rotation.hold" => hold: Duration = "750ms", range("0s", "5s"), restart(Threads);
         /// Directory with issuer.json and issuer.json.sig.
         "policy.dir" => policy_dir: Option<PathBuf>, restart(Files);

@@ -14,7 +14,7 @@ use ron_client::{ClientError, Credential, KmsClient};
 use ron_crypto::hash::Sha256;
 use ron_kernel::{Deadline, OsRandom};
 use ron_proto::kms::{
-    Bytes, CreateKey, DestroyKey, Digest, DigestAlg, KeyBackend, KeyList, KeyVersionDoc,
+    Bytes, CreateKey, DestroyKey, Digest, DigestAlg, KeyBackend, KeyDoc, KeyList, KeyVersionDoc,
     MESSAGE_BYTES_MAX, PayloadPolicy, Period, RetireKey, RotateEvery, RotateRequest, SignRequest,
     Signature, UpdateKey, VerifyMode, VerifyRequest,
 };
@@ -59,7 +59,7 @@ enum Command {
     #[command(disable_version_flag = true)]
     Get(GetArgs),
     /// Make a new head version, or make a version that waits the head now.
-    Rotate(ChangeArgs),
+    Rotate(RotateArgs),
     /// Change which versions of a key verify, its rotation, and whether it is exportable.
     Update(UpdateArgs),
     /// Sign and print the signature (base64url; two lines for a hybrid key).
@@ -139,6 +139,17 @@ struct GetArgs {
     /// Version of the key; the head when absent.
     #[arg(long, requires = "public")]
     version: Option<u32>,
+}
+
+#[derive(Args)]
+struct RotateArgs {
+    #[command(flatten)]
+    change: ChangeArgs,
+    /// Let the next version sign at once, also one that is published already. Without it, the next
+    /// version of a key that signs tokens is published for rotation.prepublish before it signs,
+    /// because verifiers keep the keys that they have read.
+    #[arg(long)]
+    now: bool,
 }
 
 #[derive(Args)]
@@ -274,13 +285,7 @@ pub fn run(args: KmsArgs) -> Result<(), String> {
         Command::Create(new) => create(&kms, new, json),
         Command::List(list) => list_keys(&kms, &list, json),
         Command::Get(ask) => get(&kms, &ask, json),
-        Command::Rotate(ask) => {
-            let request = RotateRequest {
-                expected_head: ask.once.expected_head,
-                op_id: Some(op_id(ask.once.op_id)),
-            };
-            show::changed(&explain(kms.rotate(&ask.key, &request, deadline()))?, json)
-        }
+        Command::Rotate(ask) => rotate(&kms, ask, json),
         Command::Update(ask) => {
             let request = UpdateKey {
                 min_verify_version: ask.min_verify_version,
@@ -313,6 +318,19 @@ pub fn run(args: KmsArgs) -> Result<(), String> {
         Command::Export(ask) => transfer::export(&kms, &ask, json),
         Command::Recipient(_) | Command::Open(_) | Command::Birth(_) => Ok(()), // done above
     }
+}
+
+fn rotate(kms: &KmsClient, ask: RotateArgs, json: bool) -> Result<(), String> {
+    let RotateArgs { change, now } = ask;
+    let signs_tokens = |doc: KeyDoc| matches!(doc.payload, PayloadPolicy::Jwt(_));
+    let publish_first = !now && signs_tokens(explain(kms.key(&change.key, deadline()))?);
+    let request = RotateRequest {
+        expected_head: change.once.expected_head,
+        publish_first,
+        op_id: Some(op_id(change.once.op_id)),
+    };
+    let answer = explain(kms.rotate(&change.key, &request, deadline()))?;
+    show::changed(&answer, json)
 }
 
 pub fn client(

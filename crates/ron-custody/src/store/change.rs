@@ -101,6 +101,7 @@ impl KeyStore {
         let new = self.version_above_head(kid, now)?;
         let mut meta = self.known(kid)?.clone();
         meta.head = new.number;
+        meta.head_since = None;
         Ok(Change {
             new: Some(new),
             ..Change::of(kid, meta)

@@ -42,6 +42,9 @@ pub struct Meta {
     pub exportable: bool,
     /// The version that signs.
     pub head: u32,
+    /// When the head began to sign, if it waited before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub head_since: Option<Timestamp>,
     /// Whether its first version was imported.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub imported: bool,
@@ -76,6 +79,7 @@ impl Meta {
             destroyed: false,
             exportable: false,
             head: 1,
+            head_since: None,
             imported: false,
             min_verify: 1,
             note: None,
@@ -236,6 +240,7 @@ impl Record {
             waiting: meta.waiting.filter(|_| versions.len() > head as usize),
             min_verify: meta.min_verify,
             head,
+            head_since: meta.head_since.filter(|_| head == meta.head),
             secret,
             secrets: if kid.alg.signs() {
                 BTreeMap::new()

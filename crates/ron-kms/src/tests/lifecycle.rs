@@ -20,13 +20,13 @@ use crate::audit::leaf::{Leaf, OK, Op};
 use crate::settings::Settings;
 use crate::work::key_request::KeyRequest;
 
-const START_MS: u64 = 1_800_000_000_000;
+pub(super) const START_MS: u64 = 1_800_000_000_000;
 
 fn seconds(s: u64) -> Period {
     Period::from_s(s).expect("a period")
 }
 
-fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+pub(super) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let (_fire, never) = Shutdown::pair();
     let until = Deadline::within(Duration::from_secs(10));
     while !holds() {
@@ -63,8 +63,8 @@ fn quick(mut settings: Settings) -> Settings {
 }
 
 /// A KMS on a clock that the test advances.
-struct Timed {
-    rig: Rig,
+pub(super) struct Timed {
+    pub(super) rig: Rig,
     clock: Arc<ManualClock>,
 }
 
@@ -75,12 +75,12 @@ impl Timed {
         Self { rig, clock }
     }
 
-    fn memory() -> Self {
+    pub(super) fn memory() -> Self {
         Self::start(memory_settings())
     }
 
     /// Advances the clock and waits until the scheduler has handled it.
-    fn pass(&self, s: u64) {
+    pub(super) fn pass(&self, s: u64) {
         for step in [s.saturating_sub(2), 1, 1] {
             self.clock.advance(Duration::from_secs(step));
             self.rig.engine.kms.submit_due();
@@ -91,7 +91,7 @@ impl Timed {
         }
     }
 
-    fn leaves(&self, key: &Kid) -> Vec<Leaf> {
+    pub(super) fn leaves(&self, key: &Kid) -> Vec<Leaf> {
         leaves(&self.rig, key)
     }
 }
@@ -427,6 +427,7 @@ fn op_ids_of_changes_hold_across_a_restart() {
             KeyRequest::Rotate(RotateRequest {
                 expected_head: Some(1),
                 op_id: op(1),
+                ..RotateRequest::default()
             }),
             update(UpdateKey {
                 min_verify_version: Some(1 + offset as u32),
@@ -500,6 +501,7 @@ fn a_repeated_answer_is_that_of_its_time() {
         let request = RotateRequest {
             expected_head: Some(1),
             op_id: Some(op_id(2)),
+            ..RotateRequest::default()
         };
         rig.rotate(&key, request).body
     };
@@ -534,6 +536,7 @@ fn a_wrong_head_and_another_tenant_change_nothing() {
             KeyRequest::Rotate(RotateRequest {
                 expected_head,
                 op_id: None,
+                ..RotateRequest::default()
             }),
             update(UpdateKey {
                 min_verify_version: Some(2),

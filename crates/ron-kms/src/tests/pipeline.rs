@@ -237,6 +237,7 @@ fn an_operation_id_is_answered_once() {
     let rotate = RotateRequest {
         expected_head: Some(1),
         op_id: Some(op_id(10)),
+        ..RotateRequest::default()
     };
     let first: RotateAnswer = rig.rotate(&doc.key, rotate.clone()).json();
     let second: RotateAnswer = rig.rotate(&doc.key, rotate.clone()).json();
@@ -257,6 +258,7 @@ fn an_operation_id_is_answered_once() {
         RotateRequest {
             expected_head: Some(1),
             op_id: None,
+            ..RotateRequest::default()
         },
     );
     assert_eq!((stale.status, stale.code().as_str()), (409, "stale_head"));

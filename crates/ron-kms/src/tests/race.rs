@@ -36,6 +36,7 @@ fn key_of(secrets: &[Arc<SecretHalf>], versions: &[Arc<Version>]) -> Key {
         waiting: None,
         min_verify: 1,
         head: versions.len() as u32,
+        head_since: None,
         versions: versions.to_vec(),
         secret: secrets.get(versions.len() - 1).cloned(),
         backend: KeyBackend::Memory,
@@ -145,6 +146,7 @@ fn under_load_no_version_is_wrong_missing_or_lower() {
                 let ask = RotateRequest {
                     expected_head: Some(head),
                     op_id: None,
+                    ..RotateRequest::default()
                 };
                 let got = rig.rotate(&key, ask);
                 assert_eq!(got.status, 200, "{}", got.code());

@@ -153,6 +153,7 @@ fn a_damaged_journal_refuses_new_operation_ids_until_its_loss_is_accepted() {
     let rotate = RotateRequest {
         expected_head: None,
         op_id: Some(op_id(50)),
+        ..RotateRequest::default()
     };
     assert_eq!(rig.rotate(&kid, rotate).status, 200);
     rig.stop();

@@ -493,6 +493,7 @@ fn a_crash_between_store_and_log_is_repaired_at_start() {
             let request = || RotateRequest {
                 expected_head: Some(1),
                 op_id: Some(op_id(77)),
+                ..RotateRequest::default()
             };
             let answered = rig.rotate(&kid, request()).status == 200;
             if !answered {

@@ -27,6 +27,7 @@ impl KeyRequest {
     /// The operation in leaves and metrics.
     pub const fn op(&self) -> Op {
         match self {
+            Self::Rotate(request) if request.publish_first => Op::Publish,
             Self::Rotate(_) => Op::Rotate,
             Self::Update(_) => Op::Update,
             Self::Retire(_) => Op::Retire,

@@ -133,6 +133,9 @@ pub struct KeyDoc {
     pub payload: PayloadPolicy,
     /// The version that signs.
     pub head: u32,
+    /// When the head began to sign, if it was published before; otherwise it signs since it was made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub head_since: Option<Timestamp>,
     /// The oldest version that still verifies.
     pub min_verify_version: u32,
     /// State of the key.

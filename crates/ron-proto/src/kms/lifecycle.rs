@@ -168,6 +168,9 @@ pub struct RotateRequest {
     /// Expected head version; when it differs from the current one: 409 `stale_head`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected_head: Option<u32>,
+    /// Publish the next version for `rotation.prepublish` before it signs; the head signs meanwhile.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub publish_first: bool,
     /// Idempotency key: a repetition with the same body returns the same response for 24 hours.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub op_id: Option<OpId>,

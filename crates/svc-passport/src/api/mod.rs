@@ -47,6 +47,8 @@ pub struct Api {
     /// The policy in force.
     pub policy: Arc<Snapshot<Option<InForce>>>,
     /// Takes new policies of administrators.
+    /// `Cache-Control` of key sets and metadata.
+    pub cached: String,
     pub policies: Arc<PolicyKeeper>,
     /// Limits from the configuration.
     pub limits: Arc<Snapshot<Limits>>,

@@ -11,7 +11,6 @@ use super::Api;
 
 /// Media type of a JWK set (RFC 7517 section 8.5).
 const JWK_SET: &str = "application/jwk-set+json";
-const MAX_AGE: &str = "public, max-age=60";
 
 pub fn routes(api: &Arc<Api>) -> [Route; 4] {
     let keys = api.clone();
@@ -29,7 +28,7 @@ pub fn routes(api: &Arc<Api>) -> [Route; 4] {
             let body = Body::from(published.jwks_json.clone());
             Ok(Response::bytes(200, JWK_SET, body)
                 .etag(&tag)
-                .cache(MAX_AGE))
+                .header("cache-control", keys.cached.clone()))
         })
         .summary("The public keys that tokens may be signed with.")
         .returns_bytes(200, JWK_SET)
@@ -48,7 +47,7 @@ pub fn routes(api: &Arc<Api>) -> [Route; 4] {
             let body = Body::from(published.pq_json.clone());
             Ok(Response::bytes(200, JWK_SET, body)
                 .etag(&tag)
-                .cache(MAX_AGE))
+                .header("cache-control", pq.cached.clone()))
         })
         .summary("The ML-DSA public keys (kty AKP, RFC 9964); empty unless one is configured.")
         .returns_bytes(200, JWK_SET)
@@ -67,7 +66,7 @@ fn discovery(api: &Arc<Api>, path: &'static str) -> Route {
     Route::get(path, Need::Public, move |_| {
         let said = metadata(&api);
         let tag = serde_json::to_vec(&said).map(|json| ContentId::of(&json).to_string());
-        let answer = Response::json(200, &said).cache(MAX_AGE);
+        let answer = Response::json(200, &said).header("cache-control", api.cached.clone());
         Ok(match tag {
             Ok(tag) => answer.etag(&tag),
             Err(_) => answer,

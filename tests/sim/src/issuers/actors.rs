@@ -461,6 +461,7 @@ impl Actor {
         let request = RotateRequest {
             expected_head: None,
             op_id: Some(services::op_id(100 + number)),
+            ..RotateRequest::default()
         };
         let kms = services::keeper(self.http.clone());
         let call = |until| kms.rotate(&self.keys.tokens, &request, until);

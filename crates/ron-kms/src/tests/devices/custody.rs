@@ -220,6 +220,7 @@ fn the_same_operation_twice_at_once_leaves_one_key_in_the_token() {
         let change = KeyRequest::Rotate(ron_proto::kms::RotateRequest {
             expected_head: None,
             op_id: Some(super::super::op_id(n)),
+            ..ron_proto::kms::RotateRequest::default()
         });
         let job = StoreJob::Change(call, one.key.clone(), change);
         rig.engine.kms.submit_store(job);

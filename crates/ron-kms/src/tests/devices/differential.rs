@@ -107,6 +107,7 @@ fn transcript(rig: &Rig, backend: KeyBackend, salt: u128) -> Vec<String> {
         RotateRequest {
             expected_head: Some(1),
             op_id: None,
+            ..RotateRequest::default()
         },
     );
     let stale = rig.rotate(
@@ -114,6 +115,7 @@ fn transcript(rig: &Rig, backend: KeyBackend, salt: u128) -> Vec<String> {
         RotateRequest {
             expected_head: Some(1),
             op_id: None,
+            ..RotateRequest::default()
         },
     );
     let old = rig.sign(SignRequest {

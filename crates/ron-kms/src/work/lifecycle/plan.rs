@@ -54,6 +54,7 @@ impl Planner<'_> {
                 .into());
         }
         match request {
+            KeyRequest::Rotate(ask) if ask.publish_first => self.publish_next(kid, meta),
             KeyRequest::Rotate(_) => self.rotate(kid, meta),
             KeyRequest::Update(update) => Ok(self.update(kid, meta, update)?),
             KeyRequest::Retire(_) => {
@@ -88,12 +89,39 @@ impl Planner<'_> {
     fn rotate(&self, kid: &Kid, meta: Meta) -> Result<Plan, PlanError> {
         active(&meta)?;
         let mut change = if meta.waiting.is_some() {
-            Change::of(kid, promoted(meta))
+            Change::of(kid, promoted(meta, self.now))
         } else {
             self.store.next_version(kid, self.now)?
         };
         self.schedule_next(&mut change.meta);
         Ok(Plan::of(change))
+    }
+
+    /// Publishes the next version on request; it becomes the head later, as one of a scheduled rotation.
+    fn publish_next(&self, kid: &Kid, meta: Meta) -> Result<Plan, PlanError> {
+        active(&meta)?;
+        if let Some(Waiting { signs_from }) = meta.waiting {
+            let published = format!(
+                "the next version is published already, and signs from {signs_from}; rotate without `publish_first` to let it sign now"
+            );
+            return Err(Refusal::new(Cause::StaleHead, published)
+                .with_head(meta.head)
+                .into());
+        }
+        let ahead = self.settings.prepublish.as_millis() as u64;
+        self.publish(kid, meta, Timestamp(self.now.0 + ahead))
+    }
+
+    fn publish(&self, kid: &Kid, mut meta: Meta, signs_from: Timestamp) -> Result<Plan, PlanError> {
+        let new = self.store.version_above_head(kid, self.now)?;
+        meta.waiting = Some(Waiting { signs_from });
+        Ok(Plan {
+            change: Change {
+                new: Some(new),
+                ..Change::of(kid, meta)
+            },
+            context: Some(format!("signs_from={signs_from}")),
+        })
     }
 
     fn update(&self, kid: &Kid, mut meta: Meta, update: &UpdateKey) -> Result<Plan, Refusal> {
@@ -211,17 +239,10 @@ impl Planner<'_> {
         let plan = match due(&Schedule::from(&meta), &self.settings, self.now) {
             None => return Ok(None),
             Some(Due::Publish { signs_from }) => {
-                let new = self.store.version_above_head(kid, self.now)?;
-                meta.waiting = Some(Waiting { signs_from });
-                let change = Change {
-                    new: Some(new),
-                    ..Change::of(kid, meta)
-                };
-                let context = Some(format!("signs_from={signs_from}"));
-                (Op::Publish, Plan { change, context })
+                (Op::Publish, self.publish(kid, meta, signs_from)?)
             }
             Some(Due::Activate) => {
-                let mut meta = promoted(meta);
+                let mut meta = promoted(meta, self.now);
                 self.schedule_next(&mut meta);
                 (Op::Activate, Plan::of(Change::of(kid, meta)))
             }
@@ -247,8 +268,9 @@ fn active(meta: &Meta) -> Result<(), Refusal> {
 }
 
 /// The waiting version becomes the head.
-fn promoted(mut meta: Meta) -> Meta {
+fn promoted(mut meta: Meta, now: Timestamp) -> Meta {
     meta.head += 1;
+    meta.head_since = Some(now);
     meta.waiting = None;
     meta
 }
@@ -307,10 +329,10 @@ pub fn due(schedule: &Schedule, settings: &LifecycleSettings, now: Timestamp) ->
     if schedule.state != KeyState::Active {
         return None;
     }
-    let rotation = schedule.rotation?;
     if let Some(waiting) = schedule.waiting {
         return (waiting.signs_from <= now).then_some(Due::Activate);
     }
+    let rotation = schedule.rotation?;
     let ahead = (settings.prepublish.as_millis() as u64).min(rotation.every.as_ms() / 2);
     let signs_from = Timestamp(rotation.due.0.max(now.0 + ahead));
     (rotation.due.0 <= now.0 + ahead).then_some(Due::Publish { signs_from })
