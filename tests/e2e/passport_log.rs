@@ -5,9 +5,10 @@ use std::path::Path;
 use std::process::Command;
 
 use ron_tests::consumers::passports_degraded;
-use ron_tests::issuer::Rig;
+use ron_tests::issuer::{ASSERTION, Rig};
 use ron_tests::tools::{service, signal};
 use ron_tests::{Fleet, copy_tree, json, ok, read_json, ron_on, sqlite, until};
+use serde_json::{Value, json};
 
 /// What the issuer says when it does not start.
 fn refusal(fleet_dir: &Path) -> String {
@@ -272,4 +273,103 @@ fn the_log_is_public_but_for_its_entries() {
     );
     let note = String::from_utf8_lossy(&note.body).into_owned();
     assert!(note.contains(&format!("\nrevocations {vkey}\n")), "{note}");
+}
+
+#[test]
+fn administrators_read_what_was_revoked_by_which_caller_and_why() {
+    let rig = Rig::start();
+    let url = rig.url("/v1/passport/revocations");
+    let admin = rig.fleet.token("svc-passport", Some("passport:admin"));
+    let other = rig.fleet.token("svc-passport", Some("passport:introspect"));
+    for (token, status) in [(None, 401), (Some(&*other), 403)] {
+        assert_eq!(rig.fleet.get(&url, token).status, status);
+    }
+    let list = |query: &str| json(&rig.fleet.get(&format!("{url}{query}"), Some(&admin)), 200);
+    assert_eq!(
+        list("")["revocations"],
+        json!([]),
+        "events that revoke nothing are none"
+    );
+
+    // One by an administrator, one by a client that gives its token back, one that is superseded.
+    revoke(&rig.fleet, "first");
+    let token = rig.robot_token();
+    let token = json(&token, 200)["access_token"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let back = rig.assertion(|_| {});
+    let back = [
+        ("client_assertion_type", ASSERTION),
+        ("client_assertion", &back),
+        ("token", &token),
+    ];
+    assert_eq!(rig.form("/oauth2/revoke", &back, &[]).status, 200);
+    for epoch in ["2", "3"] {
+        ok(&rig.fleet.ron(&[
+            "token",
+            "revoke",
+            "--epoch",
+            epoch,
+            "--reason",
+            "start over, \u{fc}ber",
+        ]));
+    }
+    let admin = rig.fleet.token("svc-passport", Some("passport:admin"));
+    let list = |query: &str| json(&rig.fleet.get(&format!("{url}{query}"), Some(&admin)), 200);
+    let all = list("");
+    let shown: Vec<Value> = all["revocations"].as_array().unwrap().clone();
+    let brief = |one: &Value| json!([one["revoked"]["kind"], one["actor"], one["in_force"]]);
+    let want = [
+        json!(["epoch", "operator", true]),
+        json!(["epoch", "operator", false]),
+        json!(["jti", "robot", true]),
+        json!(["jti", "operator", true]),
+    ];
+    assert_eq!(shown.iter().map(brief).collect::<Vec<_>>(), want, "{all}");
+    assert_eq!(shown[0]["reason"], "start over, \u{fc}ber");
+    assert_eq!(shown[3]["revoked"]["jti"], "first");
+    assert_eq!(
+        (&all["next"], &all["current_epoch"]),
+        (&json!(null), &json!(3))
+    );
+
+    // Pages, and limits.
+    let mut pages = Vec::new();
+    let mut query = "?limit=1".to_owned();
+    loop {
+        let page = list(&query);
+        pages.extend(page["revocations"].as_array().unwrap().clone());
+        match page["next"].as_u64() {
+            Some(next) => query = format!("?limit=1&before={next}"),
+            None => break,
+        }
+    }
+    assert_eq!(pages, shown);
+    let since = shown[1]["ts"].as_str().unwrap();
+    let newer = list(&format!("?since={since}"));
+    assert_eq!(newer["revocations"].as_array().unwrap().len(), 2);
+    let live = list("?in_force=true");
+    assert_eq!(live["revocations"].as_array().unwrap().len(), 3);
+    for bad in [
+        "?limit=0",
+        "?limit=1001",
+        "?since=soon",
+        "?before=-1",
+        "?x=1",
+    ] {
+        let reply = rig.fleet.get(&format!("{url}{bad}"), Some(&admin));
+        assert_eq!(reply.status, 400, "{bad}");
+    }
+    let said = ok(&rig.fleet.ron(&["revocations", "list", "--in-force"]));
+    let lines: Vec<&str> = said.lines().collect();
+    assert!(lines.len() == 4 && lines[2].contains("robot"), "{said}");
+    assert!(said.contains("start over, \u{fc}ber"), "{said}");
+    let csv = ok(&rig
+        .fleet
+        .ron(&["revocations", "list", "--limit", "2", "--csv"]));
+    assert!(
+        csv.lines().count() == 3 && csv.contains("\"start over, \u{fc}ber\""),
+        "{csv}"
+    );
 }

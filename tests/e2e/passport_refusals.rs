@@ -6,6 +6,7 @@ use ron_http::Method;
 use ron_proto::b64;
 use ron_tests::issuer::{Rig, bare};
 use ron_tests::{json, ok, until};
+use serde_json::{Value, json};
 
 #[test]
 fn a_peer_that_guesses_secrets_uses_up_its_own_share_and_leaves_a_trace() {
@@ -49,11 +50,70 @@ fn a_peer_that_guesses_secrets_uses_up_its_own_share_and_leaves_a_trace() {
     assert_eq!(json(&limited, 429)["error"], "temporarily_unavailable");
     assert_eq!(counted("client_secret") - before, guesses);
     assert!(counted("client_guesses") >= 1.0);
+    let named = refused_clients(&rig);
+    let guessed = named.iter().find(|one| one["reason"] == "client_secret");
+    let guessed = guessed.expect("the client is named");
+    assert_eq!(guessed["client_id"], "operator");
+    assert_eq!(guessed["count"].as_f64(), Some(guesses));
+    assert_eq!(guessed["peer"], "127.0.0.1");
     // Another peer's clients notice nothing, and the share of this one comes back.
     assert_eq!(ask(&other, &rig.basic()).status, 200);
     until("its share comes back", || {
         ask(&guessing, &rig.basic()).status == 200
     });
+}
+
+/// Refused clients as the issuer lists them.
+fn refused_clients(rig: &Rig) -> Vec<Value> {
+    let admin = rig.fleet.token("svc-passport", Some("passport:admin"));
+    let url = rig.url("/v1/passport/clients/refused");
+    let list = json(&rig.fleet.get(&url, Some(&admin)), 200);
+    assert!(list["since"].is_string(), "{list}");
+    list["refused"].as_array().unwrap().clone()
+}
+
+#[test]
+fn refused_clients_are_listed_by_name_and_reason_and_without_what_they_sent() {
+    let rig = Rig::start();
+    assert_eq!(refused_clients(&rig), [] as [Value; 0]);
+    let ask = [
+        ("grant_type", "client_credentials"),
+        ("audience", "svc-wallet"),
+    ];
+    // An assertion whose signature is another's, without `client_id`; names that are no client's; a secret of another form.
+    let good = rig.assertion(|_| {});
+    let other = rig.assertion(|said| said["jti"] = "other".into());
+    let signature = other.rsplit_once('.').unwrap().1;
+    let forged = format!("{}.{signature}", good.rsplit_once('.').unwrap().0);
+    for _ in 0..2 {
+        assert_eq!(rig.robot_with(&forged, &ask).status, 401);
+    }
+    let nobody = rig.assertion(|said| said["iss"] = "nobody".into());
+    assert_eq!(rig.robot_with(&nobody, &ask).status, 401);
+    let secret = client_secret::generate("somebody", &[7; 32]);
+    for (name, secret) in [("somebody", &*secret), ("operator", "hunter2-hunter2")] {
+        let fields = [&ask[..], &[("client_id", name), ("client_secret", secret)]].concat();
+        assert_eq!(rig.form("/oauth2/token", &fields, &[]).status, 401);
+    }
+    let list = refused_clients(&rig);
+    let brief = |one: &Value| json!([one["client_id"], one["reason"], one["count"]]);
+    let want = [
+        json!(["operator", "client_secret_form", 1]),
+        json!(["robot", "assertion_signature", 2]),
+    ];
+    assert_eq!(list.iter().map(brief).collect::<Vec<_>>(), want);
+    let said = ok(&rig.fleet.ron(&["client", "refused"]));
+    let lines: Vec<&str> = said.lines().collect();
+    assert!(lines.len() == 3 && lines[2].starts_with("robot"), "{said}");
+    assert!(
+        !said.contains("hunter2") && !said.contains("somebody"),
+        "{said}"
+    );
+    // It is for administrators.
+    let other = rig.fleet.token("svc-passport", Some("passport:introspect"));
+    let url = rig.url("/v1/passport/clients/refused");
+    assert_eq!(rig.fleet.get(&url, Some(&other)).status, 403);
+    assert_eq!(rig.fleet.get(&url, None).status, 401);
 }
 
 #[test]

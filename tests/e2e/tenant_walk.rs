@@ -239,6 +239,7 @@ impl First {
             (_, "at" | "batch" | "by" | "counterparty" | "direction" | "format" | "hold") => {
                 return None;
             }
+            ("svc-passport", "in_force" | "since") => return None,
             (_, "metadata" | "min_seq" | "period" | "prefix" | "reference") => return None,
             ("ron-ledger", "viewer" | "viewer_tenant") => return None,
             ("svc-admin", "labels" | "window" | "step") => return None,

@@ -21,13 +21,6 @@ use svc_rewarder::manifest::verify::{Pins, verify_run_dir};
 use crate::layout::Layout;
 use crate::verifiers;
 
-/// Verify a log.
-#[derive(Args)]
-pub struct LogArgs {
-    #[command(subcommand)]
-    pub command: LogCommand,
-}
-
 /// Commands that need nothing but a log.
 #[derive(Subcommand)]
 pub enum LogCommand {
@@ -85,15 +78,13 @@ pub struct RunKeys {
     manifest_key: Option<String>,
 }
 
-pub fn ledger(args: LogArgs) -> Result<(), String> {
-    let LogCommand::Verify(place) = args.command;
+pub fn ledger(place: LogPlace) -> Result<(), String> {
     let (dir, vkey) = place.resolve("ron-ledger/data/log", |v| v.ledger_vkey)?;
     println!("{}", ledger_dir(&dir, &vkey)?);
     Ok(())
 }
 
-pub fn revocations(args: LogArgs) -> Result<(), String> {
-    let LogCommand::Verify(place) = args.command;
+pub fn revocations(place: LogPlace) -> Result<(), String> {
     let below = format!("svc-passport/data/{}", svc_passport::LOG_DIR);
     let (dir, vkey) = place.resolve(&below, |v| v.revocations_vkey)?;
     println!("{}", revocations_dir(&dir, &vkey)?);

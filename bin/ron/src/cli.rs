@@ -7,7 +7,7 @@ use clap::{Parser, Subcommand};
 
 use crate::{
     audience, check, client, clock, demo, doctor, ha, init, issuer, kms, ledger, net, policy,
-    receipt, rewarder, shell, token, up, wallet, witness,
+    receipt, revocations, rewarder, shell, token, up, wallet, witness,
 };
 
 /// A trust-and-value plane: keys, tokens, money, payouts, verifiable by third parties.
@@ -52,8 +52,7 @@ enum Command {
     Kms(kms::KmsArgs),
     Ledger(ledger::LedgerArgs),
     Ha(ha::HaArgs),
-    /// Verify the issuer's revocation log.
-    Revocations(check::LogArgs),
+    Revocations(revocations::RevocationsArgs),
     Wallet(wallet::WalletArgs),
     Receipt(receipt::ReceiptArgs),
     Witness(witness::WitnessArgs),
@@ -92,7 +91,7 @@ impl Cli {
             Command::Audit(args) => check::audit::run(args),
             Command::Kms(args) => kms::run(args),
             Command::Ledger(args) => ledger::run(args),
-            Command::Revocations(args) => check::revocations(args),
+            Command::Revocations(args) => revocations::run(args),
             Command::Wallet(args) => wallet::run(args),
             Command::Receipt(args) => receipt::run(args),
             Command::Witness(args) => witness::run(&args),

@@ -4,6 +4,7 @@
 
 mod blocks;
 mod external;
+mod refused;
 mod rotate;
 
 use std::path::{Path, PathBuf};
@@ -44,6 +45,8 @@ enum Command {
     /// Replace a client's secret: the new one is in clients/<name>.json of the data directory, the old
     /// one stays good for a time.
     RotateSecret(rotate::RotateArgs),
+    /// List the clients whose credentials were refused since the issuer's start, by reason.
+    Refused(refused::RefusedArgs),
     /// Make a new secret for a client: the secret goes to a file, its hash to standard output.
     Secret(SecretArgs),
 }
@@ -128,6 +131,7 @@ pub fn run(args: &ClientArgs) -> Result<(), String> {
         Command::Show(args) => show(args),
         Command::Remove(args) => remove(args),
         Command::RotateSecret(args) => rotate::run(args),
+        Command::Refused(args) => refused::run(args),
         Command::Secret(args) => secret(args),
     }
 }

@@ -56,6 +56,10 @@ const EXAMPLES: &[(&str, &str)] = &[
     ),
     ("client show", "ron client show shop"),
     (
+        "client refused",
+        "ron client refused\nron client refused --json",
+    ),
+    (
         "client remove",
         "ron client remove shop --audience reports\nron client remove shop",
     ),
@@ -243,6 +247,10 @@ const EXAMPLES: &[(&str, &str)] = &[
     (
         "wallet receipt",
         "ron wallet receipt $TXID --out order-17.receipt.json",
+    ),
+    (
+        "revocations list",
+        "ron revocations list --in-force\nron revocations list --since 2026-12-01T00:00:00Z --csv",
     ),
     (
         "revocations verify",

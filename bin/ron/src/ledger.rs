@@ -19,7 +19,7 @@ use serde_json::json;
 
 use self::import::ImportArgs;
 use self::migrate::MigrateArgs;
-use crate::check::{self, LogArgs, LogCommand, LogPlace};
+use crate::check::{self, LogCommand, LogPlace};
 use crate::layout::Layout;
 use crate::verifiers;
 
@@ -105,7 +105,7 @@ enum Command {
 
 pub fn run(args: LedgerArgs) -> Result<(), String> {
     match args.command {
-        Command::Check(command) => check::ledger(LogArgs { command }),
+        Command::Check(LogCommand::Verify(place)) => check::ledger(place),
         Command::Stat { place, json } => stat(&place, json),
         Command::Export { place, out } => export(&place, &out),
         Command::Backup { place, to } => {

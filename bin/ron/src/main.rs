@@ -22,6 +22,7 @@ mod ledger;
 mod net;
 mod policy;
 mod receipt;
+mod revocations;
 mod rewarder;
 mod shell;
 mod table;

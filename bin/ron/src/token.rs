@@ -18,7 +18,7 @@ use crate::fleet;
 use crate::layout::{ClientFile, Layout, read_json, write_atomic};
 
 /// Timeout of a call to the issuer.
-const WAIT: Duration = Duration::from_secs(5);
+pub const WAIT: Duration = Duration::from_secs(5);
 
 /// Get, inspect, verify, narrow and revoke tokens (bare: get).
 #[derive(Args)]
@@ -331,16 +331,23 @@ fn narrow_online(args: &AttenuateArgs, token: &str, ttl_s: Option<u64>) -> Resul
         .map_err(|e| format!("svc-passport: {e}"))
 }
 
-fn revoke(args: &RevokeArgs) -> Result<(), String> {
-    let layout = Layout::new(args.place.data_dir.as_deref())?;
+/// The issuer, as its administrator calls it.
+pub fn administered(layout: &Layout) -> Result<PassportClient, String> {
     let ask = TokenAsk {
         audience: "svc-passport",
         scope: Some("passport:admin"),
         ttl_s: Some(60),
         caveats: &[],
     };
-    let credential = fetch(&layout, "operator", &ask)?;
-    let (_, passport) = issuer(&args.place, Credential::bearer(&credential))?;
+    let credential = fetch(layout, "operator", &ask)?;
+    let at = fleet::reach(layout, "svc-passport")?;
+    let credential = Credential::bearer(&credential);
+    Ok(PassportClient::new(&at.url, credential, at.http))
+}
+
+fn revoke(args: &RevokeArgs) -> Result<(), String> {
+    let layout = Layout::new(args.place.data_dir.as_deref())?;
+    let passport = administered(&layout)?;
     let jti = match &args.token {
         Some(token) => Some(jti_of(token.trim())?),
         None => args.jti.clone(),

@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use ron_http::{HttpClient, Method, Reply};
 use ron_kernel::Deadline;
-use ron_proto::b64;
 use ron_proto::passport::{
     ACCESS_TOKEN_TYPE, IntrospectAnswer, IssueAnswer, IssueRequest, JWT_BEARER, Jwks,
-    RevocationPage, RevokeAnswer, RevokeRequest, ServerMetadata, TOKEN_EXCHANGE, TokenAnswer,
-    VerifyBatchAnswer, VerifyToken, VerifyTokenBatch, VerifyVerdict,
+    RecordedRevocations, RefusedClients, RevocationPage, RevokeAnswer, RevokeRequest,
+    ServerMetadata, TOKEN_EXCHANGE, TokenAnswer, VerifyBatchAnswer, VerifyToken, VerifyTokenBatch,
+    VerifyVerdict,
 };
+use ron_proto::{Timestamp, b64};
 
 use crate::call::{Caller, ClientError, Outgoing, encode, read};
 use ron_http::Credential;
@@ -209,6 +210,27 @@ impl PassportClient {
         deadline: Deadline,
     ) -> Result<RevocationPage, ClientError> {
         let path = format!("/v1/passport/events?after={after}&wait={}", wait.as_secs());
+        self.0.get(&path, deadline)
+    }
+
+    /// Refused authentications by client and reason.
+    pub fn refused_clients(&self, deadline: Deadline) -> Result<RefusedClients, ClientError> {
+        self.0.get("/v1/passport/clients/refused", deadline)
+    }
+
+    /// A page of recorded revocations, newest first, before the number `before`.
+    pub fn revocations(
+        &self,
+        before: Option<u64>,
+        (since, in_force, limit): (Option<Timestamp>, bool, usize),
+        deadline: Deadline,
+    ) -> Result<RecordedRevocations, ClientError> {
+        let before = before.map_or_else(String::new, |before| format!("&before={before}"));
+        let since = since.map_or_else(String::new, |since| {
+            format!("&since={}", encode(&since.to_string()))
+        });
+        let path =
+            format!("/v1/passport/revocations?in_force={in_force}&limit={limit}{before}{since}");
         self.0.get(&path, deadline)
     }
 

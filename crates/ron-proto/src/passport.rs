@@ -11,11 +11,13 @@ mod external;
 mod issuer_policy;
 mod policy_api;
 mod policy_faults;
+mod records;
 
 pub use external::{ExternalIssuer, ExternalSubject, SPIFFE};
 pub use issuer_policy::*;
 pub use policy_api::*;
 pub use policy_faults::TOKEN_ALGS;
+pub use records::*;
 
 use crate::kms::{Bytes, Jwk};
 use crate::receipt::LogReceipt;

@@ -34,6 +34,7 @@ use crate::once::{self, Once};
 use crate::policy::{Limits, PqMode};
 use crate::publish::holders::Holders;
 use crate::publish::{PublishEvent, Publisher, PublisherParts};
+use crate::refused::ClientRefusals;
 use crate::revoke::{
     self, LOG_DIR, LogPlace, Register, RevocationStore, RevokeEvent, Revoker, SharedPlace,
 };
@@ -119,15 +120,16 @@ impl Service for SvcPassport {
             others_max_age: core.settings.others_max_age(),
             public_url: core.public_url,
             takes_certs: takes_certs(&chassis),
-            issuer_url: core.settings.issuer,
             cached: format!(
                 "public, max-age={}",
                 core.settings.keys.jwks_max_age.as_secs()
             ),
+            issuer_url: core.settings.issuer,
             policy: core.policy,
             policies,
             limits,
             clients,
+            refusals: ClientRefusals::new(chassis.clock.clone()),
             once,
             issuer_keys,
             wanted_keys,
@@ -381,9 +383,9 @@ impl Core {
             pq_key: self.settings.keys.pq_key.clone(),
             timeout: self.settings.keys.kms_timeout,
             hold: self.settings.keys.hold,
+            max_age: self.settings.keys.jwks_max_age,
             view: self.view.clone(),
             others: self.settings.keys.log_url.is_some(),
-            max_age: self.settings.keys.jwks_max_age,
             clock: chassis.clock.clone(),
             metrics: self.metrics.clone(),
             km: chassis.km.clone(),

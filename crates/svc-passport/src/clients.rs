@@ -332,6 +332,13 @@ impl Clients {
     }
 }
 
+/// The client that an assertion names, which is not verified.
+pub fn named_in(assertion: &str) -> Option<String> {
+    let jws = Jws::split(assertion, ASSERTION_BYTES_MAX).ok()?;
+    let claims = jws.claims().ok()?;
+    text(&claims, "iss").map(str::to_owned)
+}
+
 pub(crate) fn text<'m>(map: &'m Map<String, Value>, name: &str) -> Option<&'m str> {
     map.get(name).and_then(Value::as_str)
 }

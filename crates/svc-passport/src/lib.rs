@@ -30,6 +30,7 @@ mod node;
 mod once;
 mod policy;
 mod publish;
+mod refused;
 mod revoke;
 #[cfg(test)]
 mod samples;

@@ -125,6 +125,12 @@ pub static ASSERTIONS: LockSpec = LockSpec {
     guards: "ids of client assertions and of other issuers' tokens that were used, until they expire",
 };
 
+pub static REFUSED: LockSpec = LockSpec {
+    name: "refused_clients",
+    rank: 13,
+    guards: "numbers of refused authentications, by client and reason",
+};
+
 pub static PROOFS: LockSpec = LockSpec {
     name: "dpop_proofs",
     rank: 14,
@@ -163,5 +169,5 @@ pub static TOPOLOGY: Topology = ron_service::topology! {
     prefix: "pass",
     threads: [ISSUER, REVOKER, KEYS, PUBLISHER, POLICY, ISSUERS, UPKEEP, ONCE],
     queues: [ISSUE_QUEUE, REVOKE_QUEUE, PUBLISH_QUEUE, ISSUERS_QUEUE, ONCE_QUEUE],
-    locks: [ASSERTIONS, PROOFS, LISTS, PUBLISHED, ISSUE_HEALTH, STORE],
+    locks: [ASSERTIONS, REFUSED, PROOFS, LISTS, PUBLISHED, ISSUE_HEALTH, STORE],
 };

@@ -7,6 +7,8 @@ pub mod judge;
 mod oauth;
 mod policy;
 mod published;
+mod refused;
+mod revocations;
 mod revoke;
 mod verify;
 mod well_known;
@@ -30,6 +32,7 @@ use crate::metrics::Metrics;
 use crate::once::Once;
 use crate::policy::{Grant, Limits, TokenRequest, decide};
 use crate::publish::PublishEvent;
+use crate::refused::ClientRefusals;
 use crate::revoke::{Revocation, RevokeEvent};
 use crate::sync::{InForce, PolicyKeeper};
 
@@ -44,15 +47,16 @@ pub struct Api {
     pub public_url: String,
     /// Whether clients can present certificates here.
     pub takes_certs: bool,
+    /// `Cache-Control` of key sets and metadata.
+    pub cached: String,
     /// The policy in force.
     pub policy: Arc<Snapshot<Option<InForce>>>,
     /// Takes new policies of administrators.
-    /// `Cache-Control` of key sets and metadata.
-    pub cached: String,
     pub policies: Arc<PolicyKeeper>,
     /// Limits from the configuration.
     pub limits: Arc<Snapshot<Limits>>,
     pub clients: Arc<Snapshot<Clients>>,
+    pub refusals: ClientRefusals,
     /// Keys of other issuers that were read from their URLs.
     pub issuer_keys: Arc<Snapshot<FetchedKeys>>,
     /// Issuers whose keys are to be read now.
@@ -94,6 +98,8 @@ pub fn router(api: &Arc<Api>) -> Router {
     .add_all(verify::routes(api))
     .add(forward::route(api))
     .add(revoke::route(api))
+    .add(revocations::route(api))
+    .add(refused::route(api))
     .add(feed::route(api))
     .add_all(policy::routes(api))
     .add_all(published::routes(api))

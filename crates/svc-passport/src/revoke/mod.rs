@@ -1,6 +1,7 @@
 //! Revocations: one writer thread makes them durable, publishes the view and answers feed readers.
 
 mod draft;
+mod recorded;
 mod register;
 mod shared;
 mod store;
@@ -19,6 +20,7 @@ use ron_proto::Problem;
 use ron_proto::passport::{Jwks, RevokeAnswer, Revoked};
 use ron_service::ReadyBoard;
 
+pub use recorded::RecordedAsk;
 pub use register::{LOG_DIR, LogPlace, Register};
 pub use shared::{HeadAge, SharedPlace, SharedTimes};
 pub use store::{RevocationStore, StoreFailed};
@@ -111,6 +113,12 @@ pub enum RevokeEvent {
         after: u64,
         /// How long the reader waits for a new event.
         until: Deadline,
+        /// Where the page goes.
+        responder: Responder,
+    },
+    /// An administrator's request for recorded revocations.
+    List {
+        ask: RecordedAsk,
         /// Where the page goes.
         responder: Responder,
     },
@@ -322,6 +330,7 @@ impl Revoker {
                     self.answer_page(after, responder);
                 }
             }
+            RevokeEvent::List { ask, responder } => self.answer_recorded(&ask, responder),
             RevokeEvent::ReaderGone => {} // `run` removes readers that are gone after every event
         }
     }

@@ -19,6 +19,7 @@ use ron_tlog::{AppendError, CheckpointError, Log, LogOptions, LogReader, OpenErr
 
 use super::PAGE_MAX;
 use super::draft::{Draft, EPOCH_FIRST};
+use super::recorded::Recorded;
 use super::shared::{SharedPlace, SharedRegister};
 use super::store::{RevocationStore, Row, StoreFailed};
 use crate::lists::ListRow;
@@ -219,6 +220,20 @@ impl Register {
             Journal::Files(_) => Ok(Vec::new()),
             Journal::Shared(shared) => shared.follow(after),
         }
+    }
+
+    /// Up to `limit` events before a number, newest first, with what the feed does not show.
+    pub fn recorded(&self, before: u64, limit: usize) -> Result<Vec<Recorded>, StoreFailed> {
+        if let Journal::Shared(shared) = &self.journal {
+            return shared.recorded(before, limit);
+        }
+        let rows = self.store.rows_before(before, limit)?.into_iter();
+        let recorded = rows.map(|row| Recorded {
+            event: row.event,
+            actor: row.actor,
+            reason: row.reason,
+        });
+        Ok(recorded.collect())
     }
 
     /// Up to [`PAGE_MAX`] events after a number, with the checkpoint that covers all. `last` is the number of the last event in

@@ -23,6 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use super::PAGE_MAX;
 use super::draft::{Draft, EPOCH_FIRST};
+use super::recorded::Recorded;
 use super::store::StoreFailed;
 
 /// Maximum time of a read of the log: the thread that reads records revocations too.
@@ -100,13 +101,22 @@ impl Record for Entry {
 
 /// The event of a record of the log. It is what the leaf commits to.
 pub fn opened(seq: u64, leaf: &[u8], private: &[u8]) -> Result<RevocationEvent, StoreFailed> {
+    opened_whole(seq, leaf, private).map(|recorded| recorded.event)
+}
+
+/// The same, with actor and reason.
+fn opened_whole(seq: u64, leaf: &[u8], private: &[u8]) -> Result<Recorded, StoreFailed> {
     let opening: Opening =
         serde_json::from_slice(private).map_err(|e| damaged(seq, &e.to_string()))?;
     let event = opening.event(seq)?;
     if revocation_log::leaf(&event) != leaf {
         return Err(damaged(seq, "its leaf commits to something else"));
     }
-    Ok(event)
+    Ok(Recorded {
+        event,
+        actor: opening.actor,
+        reason: opening.reason,
+    })
 }
 
 /// Where the shared log is, and how its copy is opened.
@@ -245,6 +255,21 @@ impl SharedRegister {
                 .checkpoint()
                 .map_or_else(String::new, |n| n.to_string()),
         })
+    }
+}
+
+impl SharedRegister {
+    /// Up to `limit` events before a number, newest first.
+    pub fn recorded(&self, before: u64, limit: usize) -> Result<Vec<Recorded>, StoreFailed> {
+        let last = before.saturating_sub(1);
+        let first = last.saturating_sub(limit as u64);
+        let mut found = Vec::new();
+        self.reader().records(first..last, |index, leaf, private| {
+            found.push(opened_whole(index + 1, leaf, private)?);
+            Ok::<(), StoreFailed>(())
+        })?;
+        found.reverse();
+        Ok(found)
     }
 }
 

@@ -6,7 +6,7 @@ use ron_kernel::DiskWatch;
 use ron_proto::passport::{Jwks, RevocationEvent};
 use ron_proto::{Problem, Timestamp};
 use ron_service::{Migration, Store, StoreError};
-use rusqlite::Connection;
+use rusqlite::{CachedStatement, Connection};
 
 use crate::clients::UsedAssertion;
 use crate::lists::{KnownLists, LIST_KEPT_S, LIST_OWN_BITS, ListRow};
@@ -178,6 +178,14 @@ impl RevocationStore {
         self.0.read(|conn| rows_of(conn, after, limit))
     }
 
+    /// Up to `limit` revocations before a number, newest first.
+    pub fn rows_before(&self, before: u64, limit: usize) -> Result<Vec<Row>, StoreFailed> {
+        self.0.read(|conn| {
+            let query = conn.prepare_cached(&rows_where("seq < ?1 ORDER BY seq DESC"))?;
+            rows_found(query, before, limit)
+        })
+    }
+
     /// Opens a status list under a number that was never used, and deletes lists that no valid token refers to. `of_node` stands above the
     /// bits of [`LIST_OWN_BITS`]: 0, or what no other node of the issuer has drawn for a list.
     pub fn open_list(
@@ -290,10 +298,22 @@ impl RevocationStore {
 
 /// Up to `limit` revocations of a database after a number.
 pub fn rows_of(conn: &Connection, after: u64, limit: usize) -> Result<Vec<Row>, StoreFailed> {
-    let mut query = conn.prepare_cached(
-        "SELECT seq, ts_ms, what, salt, actor, reason, by_salt, sig FROM revocation WHERE seq > ?1 ORDER BY seq LIMIT ?2",
-    )?;
-    let limits = rusqlite::params![i64::try_from(after).unwrap_or(i64::MAX), limit as i64];
+    let query = conn.prepare_cached(&rows_where("seq > ?1 ORDER BY seq"))?;
+    rows_found(query, after, limit)
+}
+
+fn rows_where(range: &str) -> String {
+    format!(
+        "SELECT seq, ts_ms, what, salt, actor, reason, by_salt, sig FROM revocation WHERE {range} LIMIT ?2"
+    )
+}
+
+fn rows_found(
+    mut query: CachedStatement<'_>,
+    from: u64,
+    limit: usize,
+) -> Result<Vec<Row>, StoreFailed> {
+    let limits = rusqlite::params![i64::try_from(from).unwrap_or(i64::MAX), limit as i64];
     let mut found = query.query(limits)?;
     let mut rows = Vec::new();
     while let Some(r) = found.next()? {

@@ -17,7 +17,7 @@ use ron_proto::passport::{ClientRule, JWT_BEARER, OauthError};
 use ron_proto::{Problem, Tenant, b64};
 
 use super::Api;
-use crate::clients::{ClientReject, UsedAssertion};
+use crate::clients::{self, ClientReject, UsedAssertion};
 use crate::revoke::RevokeEvent;
 
 /// The fields of client authentication, allowed in every form.
@@ -161,7 +161,8 @@ fn by_secret_or_assertion(api: &Api, req: &Request, form: &Fields) -> Result<Str
             .into());
         }
         let checked = clients.check_assertion(assertion, id, &api.audiences(), api.now_s());
-        let used = checked.map_err(|reject| Refused::Client(reject, id.map(str::to_owned)))?;
+        let claimed = || clients::named_in(assertion).or_else(|| id.map(str::to_owned));
+        let used = checked.map_err(|reject| Refused::Client(reject, claimed()))?;
         let client = used.client.clone();
         if !api.keep_assertion(used, req.deadline)? {
             return Err(Refused::Client(ClientReject::AssertionReplay, Some(client)));
@@ -271,6 +272,10 @@ impl Api {
         answer: Problem,
     ) -> Problem {
         self.metrics.rejects.with_label_values(&[answer.code]).inc();
+        if let Some(client) = client {
+            let peer = Peer::of(req.peer, req.transport);
+            self.refusals.note(client, reason, peer);
+        }
         self.trace(req, reason, client);
         answer
     }
