@@ -108,6 +108,18 @@ fn a_base_port_without_room_above_it() {
 }
 
 #[test]
+fn a_public_name_without_tls() {
+    let place = tempfile::tempdir().unwrap();
+    let dir = place.path().join("new");
+    let out = ron_on(&dir, &["init", "--issuer", "http://id.example.org"]);
+    refused(
+        &out,
+        &["plain http", "use https://id.example.org", "--issuer"],
+    );
+    assert!(!dir.exists(), "it made something");
+}
+
+#[test]
 fn ports_that_were_chosen_stay() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();

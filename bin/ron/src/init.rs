@@ -8,6 +8,7 @@
 mod policies;
 mod templates;
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -98,8 +99,29 @@ pub struct InitArgs {
     base_port: Option<u16>,
     /// Public name of the issuer, the `iss` of its tokens and the URL by which clients reach it, as
     /// https://id.example.org; http://127.0.0.1 with its port when absent.
-    #[arg(long)]
+    #[arg(long, value_parser = issuer_name)]
     issuer: Option<BaseUrl>,
+}
+
+/// Parses `--issuer`. The name is in the payload policy of the issuer's key, so a wrong one cannot be changed later.
+fn issuer_name(text: &str) -> Result<BaseUrl, String> {
+    let name: BaseUrl = text.parse().map_err(|why| format!("{text}, {why}"))?;
+    let Some(rest) = name.0.strip_prefix("http://") else {
+        return Ok(name);
+    };
+    let host = rest.split('/').next().unwrap_or_default();
+    let host = match host.strip_prefix('[').and_then(|v6| v6.split_once(']')) {
+        Some((v6, _)) => v6,
+        None => host.split(':').next().unwrap_or_default(),
+    };
+    let on_this_host = host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback());
+    if on_this_host || host == "localhost" {
+        return Ok(name);
+    }
+    Err(format!(
+        "over plain http, every host between the issuer and a client reads its secret and its tokens, and can pose as the issuer: use \
+         https://{rest} (tls.cert_path, or a proxy that ends TLS); plain http is for a loopback address"
+    ))
 }
 
 pub fn run(args: &InitArgs) -> Result<(), String> {
@@ -457,6 +479,36 @@ fn public(doc: &KeyDoc) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_public_name_of_an_issuer_is_one_with_tls() {
+        for good in [
+            "https://id.example.org",
+            "https://id.example.org:8443/ron",
+            "http://127.0.0.1:7450",
+            "http://127.8.0.1",
+            "http://[::1]:7450/ron",
+            "http://localhost:7450",
+        ] {
+            assert!(issuer_name(good).is_ok(), "{good}");
+        }
+        for bad in [
+            "http://id.example.org",
+            "http://10.0.0.7:7450",
+            "http://[fe80::1]:7450",
+            "http://localhost.example.org",
+            "http://127.0.0.1.example.org/x",
+        ] {
+            let why = issuer_name(bad).unwrap_err();
+            let hint = bad.replace("http://", "https://");
+            assert!(why.contains(&format!("use {hint} ")), "{why}");
+        }
+        assert!(
+            issuer_name("id.example.org")
+                .unwrap_err()
+                .contains("not a URL")
+        );
+    }
 
     #[test]
     fn calls_and_policies_name_services_of_the_list() {
