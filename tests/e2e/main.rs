@@ -44,6 +44,7 @@ mod passport_external;
 mod passport_faults;
 mod passport_feed;
 mod passport_interop;
+mod passport_issued;
 mod passport_log;
 mod passport_mtls;
 mod passport_nonces;

@@ -175,7 +175,7 @@ const REFUSED: [(&str, &str, Raise, [&str; 4]); 14] = [
         "svc-passport",
         "svc-passport/data/passport.db",
         |f| sqlite(f, "PRAGMA user_version = 99"),
-        ["passport.db", "99", "up to 1", "newer program"],
+        ["passport.db", "99", "up to 2", "newer program"],
     ),
     (
         "svc-passport",

@@ -239,7 +239,7 @@ impl First {
             (_, "at" | "batch" | "by" | "counterparty" | "direction" | "format" | "hold") => {
                 return None;
             }
-            ("svc-passport", "in_force" | "since") => return None,
+            ("svc-passport", "client" | "in_force" | "since" | "subject") => return None,
             (_, "metadata" | "min_seq" | "period" | "prefix" | "reference") => return None,
             ("ron-ledger", "viewer" | "viewer_tenant") => return None,
             ("svc-admin", "labels" | "window" | "step") => return None,

@@ -41,6 +41,10 @@ const EXAMPLES: &[(&str, &str)] = &[
         "token revoke",
         "ron token revoke --token $TOKEN --reason 'sent to the wrong person'\nron token revoke --subject operator --reason 'left the team'\nron token revoke --epoch 7 --reason 'start over'",
     ),
+    (
+        "token issued",
+        "ron token issued --client ci --limit 20\nron token issued --audience https://orders.example.org/ --since 2026-12-01T00:00:00Z --csv",
+    ),
     ("token key", "ron token key holder.key"),
     (
         "token proof",

@@ -1,6 +1,8 @@
 //! `ron token`: gets, inspects, verifies, narrows and revokes tokens. `get` and `attenuate` print
 //! the token and nothing else.
 
+mod issued;
+
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -54,6 +56,8 @@ enum Command {
     Attenuate(AttenuateArgs),
     /// Revoke a token by its id, all tokens of a holder or of a key, or all older epochs.
     Revoke(RevokeArgs),
+    /// List the tokens that were issued, newest first: to which client and for what, never a token.
+    Issued(issued::IssuedArgs),
     /// Make a holder's key and print its thumbprint, for `get --key` and `attenuate --to`.
     Key {
         /// File to write the key to; must not exist.
@@ -168,6 +172,7 @@ pub fn run(args: TokenArgs) -> Result<(), String> {
         Some(Command::Verify { token, place }) => verify(&token, &place),
         Some(Command::Attenuate(args)) => narrowed(&args),
         Some(Command::Revoke(args)) => revoke(&args),
+        Some(Command::Issued(args)) => issued::run(&args),
         Some(Command::Key { file }) => new_key(&file),
         Some(Command::Proof(args)) => proof(&args),
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use ron_http::{HttpClient, Method, Reply};
 use ron_kernel::Deadline;
 use ron_proto::passport::{
-    ACCESS_TOKEN_TYPE, IntrospectAnswer, IssueAnswer, IssueRequest, JWT_BEARER, Jwks,
+    ACCESS_TOKEN_TYPE, IntrospectAnswer, IssueAnswer, IssueRequest, IssuedTokens, JWT_BEARER, Jwks,
     RecordedRevocations, RefusedClients, RevocationPage, RevokeAnswer, RevokeRequest,
     ServerMetadata, TOKEN_EXCHANGE, TokenAnswer, VerifyBatchAnswer, VerifyToken, VerifyTokenBatch,
     VerifyVerdict,
@@ -210,6 +210,18 @@ impl PassportClient {
         deadline: Deadline,
     ) -> Result<RevocationPage, ClientError> {
         let path = format!("/v1/passport/events?after={after}&wait={}", wait.as_secs());
+        self.0.get(&path, deadline)
+    }
+
+    /// A page of issued tokens, newest first. `query` has names and values of the filters.
+    pub fn issued(
+        &self,
+        query: &[(&str, String)],
+        deadline: Deadline,
+    ) -> Result<IssuedTokens, ClientError> {
+        let pairs = query.iter().map(|(n, v)| format!("{n}={}", encode(v)));
+        let pairs: Vec<String> = pairs.collect();
+        let path = format!("/v1/passport/issued?{}", pairs.join("&"));
         self.0.get(&path, deadline)
     }
 

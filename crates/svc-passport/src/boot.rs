@@ -44,6 +44,7 @@ use crate::topology::{
     ASSERTIONS, ISSUE_QUEUE, ISSUER, ISSUERS, ISSUERS_QUEUE, KEYS, POLICY, PUBLISH_QUEUE,
     PUBLISHER, REVOKE_QUEUE, REVOKER, TOPOLOGY,
 };
+use crate::trail::{Retention, Trail};
 
 /// Maximum valid tokens in the cache, whose signatures are not verified again; 1 to 2 KiB each.
 const TOKENS_REMEMBERED: usize = 4096;
@@ -65,6 +66,7 @@ struct Core {
     known: Arc<Snapshot<KnownLists>>,
     policy: Arc<Snapshot<Option<InForce>>>,
     holders: Arc<Holders>,
+    trail: Arc<Trail>,
     /// The key set that is durable.
     kept: Arc<Snapshot<Jwks>>,
     revoke: Sender<RevokeEvent>,
@@ -323,8 +325,16 @@ impl Core {
             Some(dir) => (dir.disk().clone(), dir.path()),
             None => (Arc::new(MemoryDisk::new()), Path::new("/")),
         };
-        let holders = Holders::open(disk, home.join("holders"));
+        let holders = Holders::open(disk.clone(), home.join("holders"));
         let store = opened.register.store();
+        let grants = Arc::new(Snapshot::new(store.grants().map_err(StartError::failed)?));
+        // In memory, no longer than tokens may be valid.
+        let kept = data_dir.is_some().then_some(settings.keys.issued_retention);
+        let retention = Retention {
+            s: kept.unwrap_or_default().as_secs(),
+            bytes_max: settings.keys.issued_max_bytes.0,
+        };
+        let trail = Trail::open(disk, home.join("issued"), grants, retention);
         let core = Self {
             public_url: chassis.public_urls[0].clone(),
             metrics: Metrics::new(&chassis.registry),
@@ -335,6 +345,7 @@ impl Core {
             known: Arc::new(Snapshot::new(store.lists().map_err(StartError::failed)?)),
             policy: Arc::new(Snapshot::new(None)),
             holders: Arc::new(holders.map_err(StartError::failed)?),
+            trail: Arc::new(trail.map_err(StartError::failed)?),
             kept: Arc::new(Snapshot::new(
                 store.kept_jwks().map_err(StartError::failed)?,
             )),
@@ -430,7 +441,7 @@ impl Core {
             register,
             self.view.clone(),
             self.known.clone(),
-            self.kept.clone(),
+            (self.kept.clone(), self.trail.grants.clone()),
             (chassis.clock.clone(), self.metrics.clone()),
             chassis.ready.clone(),
         );
@@ -457,6 +468,7 @@ impl Core {
             policy: self.policy.clone(),
             known: self.known.clone(),
             holders: self.holders.clone(),
+            trail: self.trail.clone(),
             ready: chassis.ready.clone(),
             watch: (chassis.clock.clone(), self.metrics.clone()),
         });
@@ -505,6 +517,7 @@ impl Core {
             public_url: self.public_url.clone(),
             lists: Lists::default(),
             holders: self.holders.clone(),
+            trail: self.trail.clone(),
             revoke: self.revoke.clone(),
             kms: self.kms.clone(),
             kms_timeout: self.settings.keys.kms_timeout,

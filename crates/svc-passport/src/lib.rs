@@ -38,6 +38,7 @@ mod settings;
 mod sync;
 mod token;
 mod topology;
+mod trail;
 
 pub use boot::SvcPassport;
 pub use revoke::LOG_DIR;

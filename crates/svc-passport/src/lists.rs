@@ -17,12 +17,17 @@ use crate::topology::LISTS;
 /// badly they compress.
 pub const LIST_TOKENS: u32 = 1 << 18;
 /// Seconds after which a list takes no more tokens, even when it is not full.
-const LIST_AGE_S: u64 = 3600;
+pub const LIST_AGE_S: u64 = 3600;
 /// Seconds after its opening from which a list may be deleted: its age limit, one token lifetime, clock difference.
 pub const LIST_KEPT_S: u64 = LIST_AGE_S + TTL_S_MAX + 600;
 
 /// Bits of a list's number that count; those above are drawn where several nodes open lists.
 pub const LIST_OWN_BITS: u32 = 32;
+
+/// When a list was opened, or some seconds later: the part of its number that counts is never smaller than that second.
+pub const fn opened_at(list: u64) -> u64 {
+    list & ((1 << LIST_OWN_BITS) - 1)
+}
 
 /// A stored status list.
 #[derive(Debug, Clone, PartialEq, Eq)]

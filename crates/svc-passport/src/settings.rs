@@ -99,6 +99,10 @@ ron_service::settings! {
         /// Authorities (PEM) of the URLs with the keys of other issuers; tls.peer_ca_path when absent. For public issuers
         /// the system's, as /etc/ssl/certs/ca-certificates.crt.
         "issuers.ca_path" => issuers_ca: Option<PathBuf>, restart(Files);
+        /// How long it is kept which tokens were issued; those that may be valid are kept in any case.
+        "issued.retention" => issued_retention: Duration = "2160h", range("1h", "87600h"), restart(Files);
+        /// Maximum size of the records of issued tokens, 38 bytes for each; the oldest are deleted first.
+        "issued.max_bytes" => issued_max_bytes: ByteSize = "10GiB", range("1MiB", "1TiB"), restart(Files);
         /// Lifetime of a token whose request names none.
         "ttl.default" => ttl: Duration = "15m", range("1s", "1h"), reloadable;
         /// Maximum budget.bytes that a request may name.

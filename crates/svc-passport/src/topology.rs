@@ -26,13 +26,13 @@ pub static KEYS: ThreadSpec = ThreadSpec {
     job: "reads the signing keys from the KMS and publishes the key set",
 };
 
-/// Signs status lists and the policy note.
+/// Signs status lists and the policy note, and reads the trail.
 pub static PUBLISHER: ThreadSpec = ThreadSpec {
     name: "pass-publish",
     count: Count::One,
     stage: Stage::Work,
     critical: false,
-    job: "signs status lists and the policy note when they are asked for and have changed",
+    job: "signs status lists and the policy note when they are asked for and have changed; reads which tokens were issued",
 };
 /// Follows the issuer policy.
 pub static POLICY: ThreadSpec = ThreadSpec {
@@ -99,7 +99,7 @@ pub static REVOKE_QUEUE: QueueSpec = QueueSpec {
     when_full: "429 busy",
 };
 
-/// Readers of signed documents.
+/// Readers of signed documents and of the trail.
 pub static PUBLISH_QUEUE: QueueSpec = QueueSpec {
     name: "publish",
     capacity: 256,

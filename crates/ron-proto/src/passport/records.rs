@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Revoked;
-use crate::values::Timestamp;
+use crate::values::{Tenant, Timestamp};
 
 /// A revocation as it was recorded, for administrators.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
@@ -33,6 +33,36 @@ pub struct RecordedRevocations {
     pub next: Option<u64>,
     /// The current revocation epoch.
     pub current_epoch: u64,
+}
+
+/// A token that was issued, for administrators; never the token itself.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct IssuedToken {
+    /// Id of the token, with which it can be revoked.
+    pub jti: String,
+    pub issued: Timestamp,
+    pub expires: Timestamp,
+    pub client_id: String,
+    /// The holder, if it is the client itself or the one that was asked for: of others only a hash is kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subject: Option<String>,
+    pub tenant: Tenant,
+    pub audience: String,
+    /// Scopes separated by spaces; absent for a client with more than 1,024 different sets of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scope: Option<String>,
+}
+
+/// Response of `GET /v1/passport/issued`.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct IssuedTokens {
+    /// The newest first. May be empty, although there is a next page.
+    pub tokens: Vec<IssuedToken>,
+    /// Value of `before` for the next page; absent after the last one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
 }
 
 /// Refused authentications of a client, for one reason.

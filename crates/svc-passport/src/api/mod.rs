@@ -3,6 +3,7 @@
 mod feed;
 mod forward;
 mod issue;
+mod issued;
 pub mod judge;
 mod oauth;
 mod policy;
@@ -98,6 +99,7 @@ pub fn router(api: &Arc<Api>) -> Router {
     .add_all(verify::routes(api))
     .add(forward::route(api))
     .add(revoke::route(api))
+    .add(issued::route(api))
     .add(revocations::route(api))
     .add(refused::route(api))
     .add(feed::route(api))

@@ -54,7 +54,8 @@ fn number(text: &str) -> Option<u64> {
     plain.then(|| text.parse().ok()).flatten()
 }
 
-fn send(api: &Api, event: PublishEvent) {
+/// Queues a request for the publisher, or answers 429.
+pub(super) fn send(api: &Api, event: PublishEvent) {
     let busy = |responder: Responder| {
         responder.send(Problem::busy(api.publish.retry_after_s()));
     };
@@ -63,7 +64,8 @@ fn send(api: &Api, event: PublishEvent) {
         Err(SendError::Full(event) | SendError::Closed(event)) => match event {
             PublishEvent::Status { responder, .. }
             | PublishEvent::Note(responder)
-            | PublishEvent::NoteKey(responder) => busy(responder),
+            | PublishEvent::NoteKey(responder)
+            | PublishEvent::Issued { responder, .. } => busy(responder),
         },
     }
 }

@@ -4,6 +4,7 @@
 //! [`BATCH_MAX`]) into its call. One snapshot of key and epoch serves a batch.
 
 mod answer;
+mod deliver;
 pub mod health;
 
 use std::collections::BTreeMap;
@@ -17,10 +18,10 @@ use ron_kernel::{
     Deadline, KernelMetrics, Receiver, Recv, Sender, SharedClock, SharedRandom, Snapshot,
     ThreadCtx, reply,
 };
+use ron_proto::Problem;
 use ron_proto::kms::{Bytes, SignBatch, SignItem, SignResult};
 use ron_proto::passport::StatusRef;
 use ron_proto::receipt::LogReceipt;
-use ron_proto::{Caveat, Problem};
 
 use crate::keys::KeyKeeper;
 use crate::lists::{Lists, Places, jti, list_uri};
@@ -30,8 +31,10 @@ use crate::publish::holders::Holders;
 use crate::revoke::{HeadAge, RevokeEvent};
 use crate::sync::InForce;
 use crate::token::{self, Identity, Moment, SigningKey, Unsigned};
+use crate::trail::Trail;
 
 use answer::{oauth_answer, passport_answer};
+use deliver::Signed;
 use health::IssueHealth;
 
 /// Maximum grants in one signing call.
@@ -71,6 +74,7 @@ pub struct Issuer {
     pub lists: Lists,
     /// The record of token holders.
     pub holders: Arc<Holders>,
+    pub trail: Arc<Trail>,
     /// Opens new status lists.
     pub revoke: Sender<RevokeEvent>,
     pub kms: Arc<KmsClient>,
@@ -310,7 +314,9 @@ impl Issuer {
                 return Err(Problem::unavailable("the clock jumped; try again", 1));
             }
             self.lists.fill(row);
-            let _ = self.holders.forget(now_s); // failures are retried when the next list is opened
+            // Failures are retried when the next list is opened.
+            let _ = self.holders.forget(now_s);
+            let _ = self.trail.forget(now_s);
         }
     }
 
@@ -402,8 +408,7 @@ impl Issuer {
         results: Vec<SignResult>,
         may_retry: bool,
     ) -> Vec<IssueJob> {
-        let mut rotated = Vec::new();
-        let mut signed = None;
+        let (mut rotated, mut signed) = (Vec::new(), Vec::with_capacity(ready.len()));
         let mut results = results.into_iter();
         for (job, unsigned) in ready {
             let own: Vec<SignResult> = results.by_ref().take(keys.len()).collect();
@@ -411,17 +416,18 @@ impl Issuer {
                 Ok((signatures, receipt)) => {
                     let parts: Vec<&[u8]> = signatures.iter().map(Bytes::as_slice).collect();
                     let token = token::finish(&unsigned, &parts);
-                    self.issued(&job, &unsigned);
-                    self.observe(&job, "ok");
-                    let response = match job.form {
+                    let answer = match job.form {
                         Form::Passport => {
-                            let signed = (keys, epoch, receipt);
-                            passport_answer(&job.grant, token, unsigned.exp, signed)
+                            let by = (keys, epoch, receipt);
+                            passport_answer(&job.grant, token, unsigned.exp, by)
                         }
                         Form::Oauth | Form::Exchange => oauth_answer(&job.grant, token, job.form),
                     };
-                    job.responder.send(response.cache("no-store"));
-                    signed = Some(job.grant);
+                    signed.push(Signed {
+                        job,
+                        unsigned,
+                        answer,
+                    });
                 }
                 Err(code) if may_retry && code == "version_not_head" => rotated.push(job),
                 Err(code) => {
@@ -441,26 +447,10 @@ impl Issuer {
             }
         }
         // Recorded after the refusals: if one token was signed, the others were refused for their content.
-        if let Some(grant) = signed {
+        if let Some(grant) = self.deliver(signed) {
             self.health.signed(&grant);
         }
         rotated
-    }
-
-    fn issued(&self, job: &IssueJob, unsigned: &Unsigned) {
-        let grant = &job.grant;
-        tracing::info!(
-            service = "svc-passport",
-            event = "token_issued",
-            client = grant.client_id,
-            audience = grant.audience,
-            jti = unsigned.jti,
-            request_id = job.responder.request_id(),
-        );
-        self.metrics.issued.with_label_values(&[grant.alg]).inc();
-        if grant.caveats.contains(&Caveat::PqFallback(true)) {
-            self.metrics.pq_fallback.inc();
-        }
     }
 
     /// The problem for the callers of a failed call, and whether the failure means that the KMS signs nothing.
@@ -500,14 +490,6 @@ impl Issuer {
             Form::Oauth | Form::Exchange => problem,
         };
         job.responder.send(problem);
-    }
-
-    fn observe(&self, job: &IssueJob, result: &str) {
-        let took = self.clock.now().saturating_duration_since(job.since);
-        self.metrics
-            .issue_seconds
-            .with_label_values(&[result])
-            .observe(took.as_secs_f64());
     }
 }
 

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use ron_auth::RevocationView;
 use ron_files::{Disk, FileError, Kind, Slot, SlotFile};
 
-use crate::lists::{LIST_KEPT_S, LIST_OWN_BITS, LIST_TOKENS, Places};
+use crate::lists::{LIST_KEPT_S, LIST_TOKENS, Places, opened_at};
 
 /// Bytes of a slot's content.
 const ENTRY: usize = 8;
@@ -99,8 +99,7 @@ impl Holders {
     pub fn forget(&self, now_s: u64) -> io::Result<()> {
         let oldest = now_s.saturating_sub(LIST_KEPT_S);
         for file in self.disk.list(&self.dir)? {
-            let counted = |list: u64| list & ((1 << LIST_OWN_BITS) - 1);
-            if file.parse().is_ok_and(|list| counted(list) < oldest) {
+            if file.parse().is_ok_and(|list| opened_at(list) < oldest) {
                 self.disk.remove(&self.dir.join(file))?;
             }
         }

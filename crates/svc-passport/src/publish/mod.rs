@@ -27,6 +27,7 @@ use crate::metrics::Metrics;
 use crate::sync::InForce;
 use crate::token::SigningKey;
 use crate::topology::PUBLISHED;
+use crate::trail::{IssuedAsk, Trail};
 use holders::Holders;
 
 /// Validity of a signed list, in seconds; after `LIST_FRESH_S` it is signed again.
@@ -50,6 +51,11 @@ pub enum PublishEvent {
     Note(Responder),
     /// The keys that verify the note.
     NoteKey(Responder),
+    /// An administrator's request for issued tokens.
+    Issued {
+        ask: IssuedAsk,
+        responder: Responder,
+    },
 }
 
 #[derive(Clone)]
@@ -99,6 +105,7 @@ pub struct Publisher {
     pub known: Arc<Snapshot<KnownLists>>,
     /// The holders of their tokens.
     pub holders: Arc<Holders>,
+    pub trail: Arc<Trail>,
     pub clock: SharedClock,
     pub metrics: Metrics,
     /// Degraded while the newest note is refused.
@@ -126,6 +133,7 @@ pub struct PublisherParts {
     pub known: Arc<Snapshot<KnownLists>>,
     /// The holders of their tokens.
     pub holders: Arc<Holders>,
+    pub trail: Arc<Trail>,
     pub ready: ReadyBoard,
     pub watch: (SharedClock, Metrics),
 }
@@ -153,6 +161,7 @@ impl Publisher {
             policy: parts.policy,
             known: parts.known,
             holders: parts.holders,
+            trail: parts.trail,
             ready: parts.ready,
             clock: parts.watch.0,
             metrics: parts.watch.1,
@@ -193,6 +202,13 @@ impl Publisher {
                         .cache("public, max-age=5")
                 });
                 responder.send(answer);
+            }
+            PublishEvent::Issued { ask, responder } => {
+                let page = self.trail.page(&ask).map_err(|e| {
+                    tracing::error!(service = "svc-passport", event = "trail_unreadable", why = %e);
+                    Problem::unavailable("the records of issued tokens cannot be read", 5)
+                });
+                responder.send(page.map(|page| Response::json(200, &page).cache("no-store")));
             }
             PublishEvent::NoteKey(responder) => {
                 let answer = self.note(responder.deadline()).map(|(_, keys)| {

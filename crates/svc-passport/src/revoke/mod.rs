@@ -32,6 +32,7 @@ use crate::clients::UsedAssertion;
 use crate::lists::{KnownLists, ListRow, still_kept};
 use crate::metrics::Metrics;
 use crate::topology::STORE;
+use crate::trail::{Grants, IssuedFor};
 
 /// Maximum feed readers that wait at the same time; further ones get an empty page at once. By default the HTTP front
 /// admits fewer (`limits.long_polls`).
@@ -101,6 +102,12 @@ pub enum RevokeEvent {
         /// Gets the list once it is durable.
         answer: ReplySender<Result<ListRow, Problem>>,
     },
+    /// Tokens are issued for something that has no number yet.
+    Number {
+        grant: IssuedFor,
+        /// Gets the number once it is durable.
+        answer: ReplySender<Result<u32, Problem>>,
+    },
     /// A client has authenticated with an assertion, whose use must be durable before it is answered.
     Used {
         assertion: UsedAssertion,
@@ -139,6 +146,7 @@ pub struct Revoker {
     view: Arc<Snapshot<RevocationView>>,
     lists: Arc<Snapshot<KnownLists>>,
     kept: Arc<Snapshot<Jwks>>,
+    grants: Arc<Snapshot<Grants>>,
     clock: SharedClock,
     metrics: Metrics,
     ready: ReadyBoard,
@@ -160,7 +168,7 @@ impl Revoker {
         register: Register,
         view: Arc<Snapshot<RevocationView>>,
         lists: Arc<Snapshot<KnownLists>>,
-        kept: Arc<Snapshot<Jwks>>,
+        (kept, grants): (Arc<Snapshot<Jwks>>, Arc<Snapshot<Grants>>),
         (clock, metrics): (SharedClock, Metrics),
         ready: ReadyBoard,
     ) -> Self {
@@ -169,6 +177,7 @@ impl Revoker {
             view,
             lists,
             kept,
+            grants,
             clock,
             metrics,
             ready,
@@ -310,6 +319,9 @@ impl Revoker {
             RevokeEvent::OpenList { kid, epoch, answer } => {
                 let _ = answer.send(self.open_list(&kid, epoch)); // an unused list costs one row
             }
+            RevokeEvent::Number { grant, answer } => {
+                let _ = answer.send(self.number(grant)); // the next token for it asks again
+            }
             RevokeEvent::Read {
                 after,
                 until,
@@ -365,6 +377,18 @@ impl Revoker {
         lists.insert(row.id, row.clone());
         self.lists.store(lists);
         Ok(row)
+    }
+
+    /// The number of what tokens are issued for; several issuing threads may ask for the same.
+    fn number(&self, grant: IssuedFor) -> Result<u32, Problem> {
+        if let Some(number) = self.grants.with(|grants| grants.number(&grant)) {
+            return Ok(number);
+        }
+        let number = self.stored(|register| register.store().number(&grant))?;
+        let mut grants = Grants::clone(&self.grants.load());
+        grants.add(number, grant);
+        self.grants.store(grants);
+        Ok(number)
     }
 
     /// Answers all waiting feed readers.
@@ -470,7 +494,7 @@ mod tests {
             register,
             view.clone(),
             Arc::new(Snapshot::new(KnownLists::new())),
-            kept.clone(),
+            (kept.clone(), Arc::default()),
             (SystemClock::shared(), Metrics::new(&registry)),
             ReadyBoard::new(&registry),
         );

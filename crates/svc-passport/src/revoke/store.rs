@@ -10,11 +10,13 @@ use rusqlite::{CachedStatement, Connection};
 
 use crate::clients::UsedAssertion;
 use crate::lists::{KnownLists, LIST_KEPT_S, LIST_OWN_BITS, ListRow};
+use crate::trail::{Grants, IssuedFor};
 
-static MIGRATIONS: [Migration; 1] = [Migration {
-    version: 1,
-    name: "revocations, key set, status lists, used assertions",
-    sql: "
+static MIGRATIONS: [Migration; 2] = [
+    Migration {
+        version: 1,
+        name: "revocations, key set, status lists, used assertions",
+        sql: "
         CREATE TABLE revocation (
             seq     INTEGER PRIMARY KEY CHECK (seq > 0),
             ts_ms   INTEGER NOT NULL,
@@ -43,7 +45,18 @@ static MIGRATIONS: [Migration; 1] = [Migration {
         ) STRICT, WITHOUT ROWID;
         CREATE INDEX used_assertion_until ON used_assertion (until_s);
     ",
-}];
+    },
+    Migration {
+        version: 2,
+        name: "what tokens are issued for",
+        sql: "
+        CREATE TABLE issued_for (
+            number INTEGER PRIMARY KEY CHECK (number > 0),
+            what   TEXT NOT NULL UNIQUE
+        ) STRICT;
+    ",
+    },
+];
 
 /// Name of the database inside the data directory.
 const FILE_NAME: &str = "passport.db";
@@ -268,6 +281,33 @@ impl RevocationStore {
                 lists.insert(row.id, row);
             }
             Ok(lists)
+        })
+    }
+
+    /// What tokens are issued for, with numbers.
+    pub fn grants(&self) -> Result<Grants, StoreFailed> {
+        self.0.read(|conn| {
+            let mut query = conn.prepare("SELECT number, what FROM issued_for")?;
+            let rows =
+                query.query_map([], |r| Ok((r.get::<_, u32>(0)?, r.get::<_, String>(1)?)))?;
+            let mut grants = Grants::default();
+            for row in rows {
+                let (number, what) = row?;
+                let grant = serde_json::from_str(&what)
+                    .map_err(|e| StoreFailed::Row(format!("issued_for {number}: {e}")))?;
+                grants.add(number, grant);
+            }
+            Ok(grants)
+        })
+    }
+
+    /// Makes a number for what tokens are issued for durable.
+    pub fn number(&self, grant: &IssuedFor) -> Result<u32, StoreFailed> {
+        let what = serde_json::to_string(grant).map_err(|e| StoreFailed::Row(e.to_string()))?;
+        self.0.write(|tx| {
+            tx.execute("INSERT INTO issued_for (what) VALUES (?1)", [what])?;
+            u32::try_from(tx.last_insert_rowid())
+                .map_err(|_| StoreFailed::Row("issued_for has no number left".to_owned()))
         })
     }
 
