@@ -4,6 +4,7 @@
 //! introspection; the issuer alone, without its KMS, still verifies.
 
 use std::net::TcpListener;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -211,7 +212,10 @@ fn with_public_socket() -> (Fleet, String, tempfile::TempDir) {
     let path = fleet.dir().join("svc-passport/config.toml");
     let text = std::fs::read_to_string(&path).unwrap();
     let key = format!("client_uds_path = \"{}\"\n", socket.display());
-    std::fs::write(&path, key + &text).unwrap();
+    // nginx runs as this user here.
+    let uid = std::fs::metadata("/proc/self").unwrap().uid();
+    let listed = format!("\n[forward]\nproxy_uids = [\"{uid}\"]\n");
+    std::fs::write(&path, key + &text + &listed).unwrap();
     assert_eq!(fleet.stop(), Some(0));
     let fleet = Fleet::start_in(fleet.keep_dir());
     let dir = tempfile::tempdir().unwrap();
@@ -322,7 +326,32 @@ fn nginx_protects_a_page_with_the_forward_endpoint() {
         assert_eq!(seen(Some(bad)), invalid, "{bad}");
     }
     assert_eq!(seen(Some(&token(&["--scope", "orders:write"]))).0, 403);
-    assert_eq!(seen(Some(&token(&["--caveat", "method=GET"]))).0, 403);
+    for (caveat, status) in [
+        ("method=GET", 200),
+        ("method=POST", 403),
+        ("route=/page.txt", 200),
+        ("route=/page", 403),
+        ("ip_cidr=127.0.0.0/8", 200),
+        ("ip_cidr=192.0.2.0/24", 403),
+        ("budget.reqs=3", 403),
+    ] {
+        assert_eq!(
+            seen(Some(&token(&["--caveat", caveat]))).0,
+            status,
+            "{caveat}"
+        );
+    }
+    // nginx replaces what the caller says of itself, and passes no path on that could be another one.
+    let posting = token(&["--caveat", "method=POST"]);
+    let routed = token(&["--caveat", "route=/page.txt"]);
+    let said = [
+        ("X-Forwarded-Method", "POST"),
+        ("X-Forwarded-For", "192.0.2.7"),
+    ];
+    let reply = fleet.send(Method::GET, &url, Some(&posting), None, &said);
+    assert_eq!(reply.status, 403);
+    let twice = url.replace("page.txt", "page.txt/..//page.txt");
+    assert_eq!(fleet.get(&twice, Some(&routed)).status, 403);
     let key = dir.path().join("holder.key").display().to_string();
     ron_tests::issuer::bare(&["token", "key", &key]);
     assert_eq!(
@@ -336,8 +365,11 @@ fn nginx_protects_a_page_with_the_forward_endpoint() {
     ok(&fleet.ron(&["token", "revoke", "--token", &read, "--reason", "test"]));
     assert_eq!(seen(Some(&read)), invalid, "at once after its revocation");
 
-    // As a gateway sees it that asks for more, or wrongly.
+    // As a gateway sees it that asks for more, or wrongly; and one that is not listed.
     let forward = format!("{}/v1/passport/forward", fleet.api("svc-passport"));
+    let sole = format!("{forward}?audience={orders}");
+    let reply = fleet.send(Method::GET, &sole, Some(&posting), None, &said);
+    assert_eq!(reply.status, 403, "anybody can say so");
     let write = token(&["--scope", "orders:write"]);
     let both = format!("{forward}?audience={orders}&scope=orders:read+orders:write");
     let refused = fleet.get(&both, Some(&write));

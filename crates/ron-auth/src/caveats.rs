@@ -125,7 +125,7 @@ fn holds(caveat: &Caveat, ctx: &CaveatCtx<'_>) -> Result<bool, AuthReject> {
 }
 
 /// Prefix match on whole segments: `/v1/a` matches `/v1/a` and `/v1/a/b`, not `/v1/ab`.
-fn under(prefix: &str, path: &str) -> bool {
+pub fn under(prefix: &str, path: &str) -> bool {
     match path.strip_prefix(prefix) {
         Some(rest) => prefix.ends_with('/') || rest.is_empty() || rest.starts_with('/'),
         None => false,

@@ -1,17 +1,18 @@
 //! `GET` and `HEAD /v1/passport/forward`: whether a request may pass a gateway, for nginx `auth_request`, Traefik and
 //! Caddy, which pass the request's headers on and look at the status.
 //!
-//! **Invariant:** a token that this endpoint cannot judge in full does not pass. The gateway's request has neither the
-//! method, the path nor the peer of the caller, so a caveat about them forbids it, and a bound token lacks its proof.
+//! **Invariant:** a token that this endpoint cannot judge in full does not pass. Method, path and address of the caller are known only
+//! from a listed gateway, so without one a caveat about them forbids the request; and a bound token lacks its proof.
 
 use std::sync::Arc;
 
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
-use ron_auth::AuthReject;
+use ron_auth::{AuthReject, caveats};
 use ron_http::{Need, Request, Response, Route};
 use ron_proto::passport::TokenClaims;
 use ron_proto::{Caveat, Problem};
 
+use super::forwarded::Forwarded;
 use super::{Api, judge};
 
 const QUERY: [&str; 2] = ["audience", "scope"];
@@ -44,7 +45,9 @@ fn forward(api: &Api, req: &Request) -> Result<Response, Problem> {
     let token = bearer(req).map_err(refused)?;
     let judged = judge::judge_for(api, token, || api.charge(req))?;
     let good = judged.map_err(|no| refused(no.reject))?;
-    check(&good.shown, &good.claims.caveats, &audience, &asked).map_err(refused)?;
+    let forwarded = api.gateways.forwarded(req);
+    let by_caller = (&*good.claims.caveats, forwarded);
+    check(&good.shown, by_caller, &audience, &asked).map_err(refused)?;
     let shown = &good.shown;
     Ok(Response::empty(200)
         .header("x-subject", printable(&shown.sub))
@@ -72,7 +75,7 @@ fn bearer(req: &Request) -> Result<&str, AuthReject> {
 /// Whether a valid token is good for this service and these scopes.
 fn check(
     token: &TokenClaims,
-    caveats: &[Caveat],
+    (caveats, request): (&[Caveat], Forwarded<'_>),
     audience: &str,
     scopes: &[&str],
 ) -> Result<(), AuthReject> {
@@ -86,12 +89,16 @@ fn check(
     if !scopes.iter().all(held) {
         return Err(AuthReject::Scope);
     }
+    let unknown = AuthReject::CaveatUnsupported;
     for caveat in caveats {
         let holds = match caveat {
+            Caveat::Method(only) => request.method.ok_or(unknown)? == only.as_str(),
+            Caveat::Route(prefix) => caveats::under(prefix, request.path.ok_or(unknown)?),
+            Caveat::IpCidr(block) => block.contains(request.caller.ok_or(unknown)?),
             Caveat::Svc(name) => name == audience,
             Caveat::Tenant(tenant) => *tenant == token.tenant,
             Caveat::PqFallback(_) => true,
-            _ => return Err(AuthReject::CaveatUnsupported),
+            _ => return Err(unknown),
         };
         if !holds {
             return Err(AuthReject::Caveat);
@@ -125,7 +132,7 @@ mod tests {
         let ask = |token: &TokenClaims, caveats: &[&str], scopes: &str| {
             let caveats: Vec<Caveat> = caveats.iter().map(|c| c.parse().expect(c)).collect();
             let scopes = ron_proto::scope::parse_list(scopes).expect("scopes");
-            check(token, &caveats, "orders", &scopes)
+            check(token, (&caveats, Forwarded::default()), "orders", &scopes)
         };
         assert_eq!(ask(&plain, &[], ""), Ok(()));
         assert_eq!(ask(&plain, &[], "write read"), Ok(()));
@@ -141,6 +148,24 @@ mod tests {
             ("asset=ron", AuthReject::CaveatUnsupported),
         ] {
             assert_eq!(ask(&plain, &[caveat], ""), Err(why), "{caveat}");
+        }
+        let request = Forwarded {
+            method: Some("GET"),
+            path: Some("/orders/7"),
+            caller: Some("10.1.2.3".parse().expect("an address")),
+        };
+        for (caveat, want) in [
+            ("method=GET", Ok(())),
+            ("method=POST", Err(AuthReject::Caveat)),
+            ("route=/orders", Ok(())),
+            ("route=/ord", Err(AuthReject::Caveat)),
+            ("ip_cidr=10.0.0.0/8", Ok(())),
+            ("ip_cidr=192.0.2.0/24", Err(AuthReject::Caveat)),
+            ("budget.reqs=3", Err(AuthReject::CaveatUnsupported)),
+        ] {
+            let caveats = [caveat.parse().expect(caveat)];
+            let got = check(&plain, (&caveats, request), "orders", &["read"]);
+            assert_eq!(got, want, "{caveat}");
         }
         let bound = token(json!({"cnf": {"jkt": "k"}}));
         assert_eq!(ask(&bound, &[], ""), Err(AuthReject::Binding));

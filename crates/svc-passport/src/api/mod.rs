@@ -2,6 +2,7 @@
 
 mod feed;
 mod forward;
+pub mod forwarded;
 mod issue;
 mod issued;
 pub mod judge;
@@ -23,6 +24,8 @@ use ron_http::{ApiInfo, Peer, Request, Router};
 use ron_kernel::{SendError, Sender, SharedClock, Snapshot, TokenBuckets};
 use ron_proto::Problem;
 use ron_proto::passport::IssuerPolicy;
+
+use forwarded::Gateways;
 
 use crate::clients::Clients;
 use crate::dpop::Proofs;
@@ -58,6 +61,8 @@ pub struct Api {
     pub limits: Arc<Snapshot<Limits>>,
     pub clients: Arc<Snapshot<Clients>>,
     pub refusals: ClientRefusals,
+    /// Gateways whose description of a request counts.
+    pub gateways: Gateways,
     /// Keys of other issuers that were read from their URLs.
     pub issuer_keys: Arc<Snapshot<FetchedKeys>>,
     /// Issuers whose keys are to be read now.
