@@ -91,8 +91,18 @@ impl<T> Drop for ReplySender<T> {
 }
 
 impl<T> ReplyWaiter<T> {
-    /// Waits for the answer until the deadline.
+    /// Waits for the answer until the deadline. After a time-out the waiter has given up.
     pub fn wait(self, deadline: Deadline) -> Result<T, WaitError> {
+        self.wait_or(deadline, || State::Closed)
+    }
+
+    /// As [`ReplyWaiter::wait`], and after a time-out the answer may be waited for again.
+    pub fn wait_again(&self, deadline: Deadline) -> Result<T, WaitError> {
+        self.wait_or(deadline, || State::Empty)
+    }
+
+    /// `late` is the state after a time-out, set under the lock: an answer is taken here, or goes back to the sender.
+    fn wait_or(&self, deadline: Deadline, late: fn() -> State<T>) -> Result<T, WaitError> {
         assert_no_locks("a wait for a reply");
         let mut state = self.0.state.lock();
         loop {
@@ -111,7 +121,7 @@ impl<T> ReplyWaiter<T> {
                 // An answer that arrived just as the wait timed out is still taken.
                 && matches!(*state, State::Empty)
             {
-                *state = State::Closed;
+                *state = late();
                 return Err(WaitError::Timeout);
             }
         }
@@ -150,5 +160,12 @@ mod tests {
         );
         assert!(tx.is_abandoned());
         assert_eq!(tx.send(7), Err(7));
+
+        let (tx, rx) = reply();
+        let soon = || Deadline::within(Duration::from_millis(5));
+        assert_eq!(rx.wait_again(soon()), Err(WaitError::Timeout));
+        assert!(!tx.is_abandoned(), "the answer is still wanted");
+        assert_eq!(tx.send(7), Ok(()));
+        assert_eq!(rx.wait_again(soon()), Ok(7));
     }
 }
