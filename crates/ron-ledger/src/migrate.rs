@@ -8,7 +8,7 @@ use std::time::Duration;
 use ron_files::{Dir, SharedDisk};
 use ron_kernel::{Deadline, OsNet, Random, SharedNet, Shutdown};
 use ron_service::log_host::note_key;
-use ron_service::records::Engine;
+use ron_service::records::{Engine, LogClaim};
 use ron_service::{DataDir, StartError};
 pub use ron_tlog::append::Migrated;
 use ron_tlog::append::{Back, Fill, MigrateError, finish_tombstone, from_copy, is_copy, to_files};
@@ -180,7 +180,12 @@ impl Move<'_> {
 
     fn sessions(&self, engine: &Engine, holder: &str) -> Result<LogSessions, MoveError> {
         let net: SharedNet = Arc::new(OsNet);
-        let sessions = engine.log_sessions(self.vkey.name(), holder, &net);
+        let claim = LogClaim {
+            log: self.vkey.name(),
+            holder,
+            guard: None,
+        };
+        let sessions = engine.log_sessions(&claim, &net);
         sessions.map_err(|e| MoveError::Refused(e.to_string()))
     }
 

@@ -76,6 +76,7 @@ pub(crate) fn sessions(
         node,
         service: "a ledger",
         log: "the log",
+        guard: None,
     };
     log_engine::sessions(chassis, home, &spec).map(Some)
 }

@@ -11,7 +11,7 @@ use crate::chassis::Chassis;
 use crate::error::StartError;
 use crate::log_host::note_key::KEY_FILE;
 use crate::ready::ReadyBoard;
-use crate::records::Engine;
+use crate::records::{Engine, LogClaim};
 
 /// Readiness cause: the tables of the log in its engine.
 pub const TABLES: &str = "engine_tables";
@@ -37,6 +37,8 @@ pub struct EngineLogSpec<'a> {
     pub service: &'a str,
     /// What the log is called in messages: `the log`.
     pub log: &'a str,
+    /// As in [`LogClaim`].
+    pub guard: Option<&'a str>,
 }
 
 /// The name of a claimant: the node's URL, and what tells this start of its process from others.
@@ -57,20 +59,33 @@ pub fn sessions(
             spec.key, spec.service
         )));
     };
+    let mut sessions = keyless_sessions(chassis, spec)?;
+    if !home.exists(KEY_FILE).map_err(StartError::failed)? {
+        require_new(&mut sessions, home, spec.log)?;
+    }
+    Ok(sessions)
+}
+
+/// As [`sessions`], for a log whose keys are not in a file of each node.
+pub fn keyless_sessions(
+    chassis: &Chassis,
+    spec: &EngineLogSpec<'_>,
+) -> Result<LogSessions, StartError> {
     let holder = holder_name(spec.node, chassis.random.u64());
+    let claim = LogClaim {
+        log: spec.origin,
+        holder: &holder,
+        guard: spec.guard,
+    };
     let (engines, net) = (&chassis.engines, &chassis.peers.net);
-    let sessions = engines.log_sessions(spec.engine, spec.origin, &holder, net);
-    let mut sessions = sessions.map_err(|error| match error.kind() {
+    let sessions = engines.log_sessions(spec.engine, &claim, net);
+    sessions.map_err(|error| match error.kind() {
         ErrorKind::Unsupported => {
             let why = error.to_string();
             vec![chassis.config.load().problem(spec.key, why)].into()
         }
         _ => StartError::failed(error),
-    })?;
-    if !home.exists(KEY_FILE).map_err(StartError::failed)? {
-        require_new(&mut sessions, home, spec.log)?;
-    }
-    Ok(sessions)
+    })
 }
 
 /// Refuses a node without a key, unless the log has no entry yet.

@@ -51,6 +51,7 @@ pub fn session(
         node: &chassis.public_urls[0],
         service: "an issuer",
         log: "the log of revocations",
+        guard: None,
     };
     let LogSessions {
         batches, upkeep, ..

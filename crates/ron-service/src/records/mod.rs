@@ -76,18 +76,27 @@ pub struct Engine {
 
 /// Opens the engines that a configuration names. A process gives it to its services, as it gives them sockets and a disk.
 pub trait Engines: fmt::Debug + Send + Sync {
-    /// The sessions of one node with a log. `holder` is unique for each start of a process. The engine need not answer yet.
-    /// `Unsupported`: the process has no such engine.
+    /// The sessions of one node with a log. The engine need not answer yet. `Unsupported`: the process has no such engine.
     fn log_sessions(
         &self,
         engine: &Engine,
-        log: &str,
-        holder: &str,
+        log: &LogClaim<'_>,
         net: &SharedNet,
     ) -> io::Result<LogSessions>;
 }
 
 pub type SharedEngines = Arc<dyn Engines>;
+
+/// A log of an engine, and the process that is to write it.
+#[derive(Clone, Copy, Debug)]
+pub struct LogClaim<'a> {
+    /// Origin of the log.
+    pub log: &'a str,
+    /// Unique for each start of a process.
+    pub holder: &'a str,
+    /// The table, as `schema.table`, whose only row has the `version` that guarded appends compare; `None` without such appends.
+    pub guard: Option<&'a str>,
+}
 
 /// PostgreSQL, if the program was built with it: the engine of programs.
 #[derive(Clone, Copy, Debug)]
@@ -97,11 +106,10 @@ impl Engines for Postgres {
     fn log_sessions(
         &self,
         engine: &Engine,
-        log: &str,
-        holder: &str,
+        log: &LogClaim<'_>,
         net: &SharedNet,
     ) -> io::Result<LogSessions> {
-        engine.log_sessions(log, holder, net)
+        engine.log_sessions(log, net)
     }
 }
 
@@ -145,16 +153,12 @@ impl Engine {
         Ok(Box::new(PgRecords::new(options, waiter(net)?)))
     }
 
-    /// The sessions of one node with a log. `holder` is unique for each start of a process.
+    /// The sessions of one node with a log.
     #[cfg(feature = "postgres")]
-    pub fn log_sessions(
-        &self,
-        log: &str,
-        holder: &str,
-        net: &SharedNet,
-    ) -> io::Result<LogSessions> {
-        let mut options = ron_pg::PgLogOptions::new(&self.url, &self.schema, log, holder);
+    pub fn log_sessions(&self, log: &LogClaim<'_>, net: &SharedNet) -> io::Result<LogSessions> {
+        let mut options = ron_pg::PgLogOptions::new(&self.url, &self.schema, log.log, log.holder);
         options.durability = self.durability.of_engine();
+        options.guard = log.guard.map(str::to_owned);
         Ok(LogSessions {
             batches: Box::new(ron_pg::PgLogStore::new(options.clone(), waiter(net)?)),
             checkpoints: Box::new(ron_pg::PgLogStore::new(options.clone(), waiter(net)?)),
@@ -183,12 +187,7 @@ impl Engine {
 
     /// This program was built without an engine: [`Engine::fault`] has said so.
     #[cfg(not(feature = "postgres"))]
-    pub fn log_sessions(
-        &self,
-        _log: &str,
-        _holder: &str,
-        _net: &SharedNet,
-    ) -> io::Result<LogSessions> {
+    pub fn log_sessions(&self, _log: &LogClaim<'_>, _net: &SharedNet) -> io::Result<LogSessions> {
         let why = self.fault().unwrap_or_default();
         Err(io::Error::new(io::ErrorKind::Unsupported, why))
     }

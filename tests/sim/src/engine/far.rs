@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use ron_ha::contract::{Rig as _, TwoHosts as _};
 use ron_ha::memory::{Defect, Fault, MemoryBeat, MemoryEngine, MemoryStore};
 use ron_kernel::{Deadline, SharedNet};
-use ron_service::records::{Engine, Engines};
+use ron_service::records::{Engine, Engines, LogClaim};
 use ron_sim::{fault, time};
 use ron_tlog::store::{
     Appended, Batch, EngineState, Head, LogBeat, LogSessions, LogStore, LogUpkeep, MakeBatch, Once,
@@ -125,13 +125,12 @@ impl Engines for Way {
     fn log_sessions(
         &self,
         _engine: &Engine,
-        log: &str,
-        holder: &str,
+        log: &LogClaim<'_>,
         _net: &SharedNet,
     ) -> io::Result<LogSessions> {
         let session = || Session {
             way: self.clone(),
-            store: self.far.engine.store(log, holder),
+            store: self.far.engine.store(log.log, log.holder),
             is_undecided: false,
         };
         Ok(LogSessions {
@@ -139,7 +138,7 @@ impl Engines for Way {
             checkpoints: Box::new(session()),
             beat: Box::new(Beat {
                 way: self.clone(),
-                beat: self.far.engine.beat(log),
+                beat: self.far.engine.beat(log.log),
             }),
             upkeep: Box::new(Upkeep(self.clone())),
         })
