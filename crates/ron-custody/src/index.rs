@@ -167,6 +167,25 @@ impl Key {
         }
     }
 
+    /// Whether an operation that was decided from `other`, the same key at another time, would be decided the same way now.
+    pub fn decides_as(&self, other: &Self) -> bool {
+        let version = |v: &Arc<Version>| (v.number, v.created, v.damaged);
+        let versions = |key: &Self| key.versions.iter().map(version).collect::<Vec<_>>();
+        let of = |key: &Self| {
+            (
+                key.state,
+                key.exportable,
+                key.min_verify,
+                key.head,
+                key.backend,
+            )
+        };
+        of(self) == of(other)
+            && self.payload == other.payload
+            && self.secret.is_some() == other.secret.is_some()
+            && versions(self) == versions(other)
+    }
+
     /// The key as the API shows it, with its head and the version that waits.
     pub fn to_doc(&self) -> KeyDoc {
         KeyDoc {
@@ -283,6 +302,31 @@ impl KeyIndex {
             .values()
             .filter(|key| key.kid.tenant == *tenant && signs_for(key))
             .any(|key| key.versions.iter().any(|v| v.thumbprint() == thumbprint))
+    }
+
+    /// Whether operations with `keys` that were decided from `other`, the keys at another time, would be decided the same way now.
+    pub fn decides_as(&self, other: &Self, keys: &[Kid]) -> bool {
+        if self.store_version == other.store_version {
+            return true;
+        }
+        let policy = |index: &Self| index.policy.as_ref().map(|policy| policy.signed.hash);
+        let same = |kid: &Kid| match (self.keys.get(kid), other.keys.get(kid)) {
+            (Some(now), Some(then)) => now.decides_as(then),
+            _ => false,
+        };
+        let notes = |kid: &Kid| match self.keys.get(kid).map(|key| &key.payload) {
+            // What a note may say depends on the tenant's keys that sign tokens.
+            Some(PayloadPolicy::Note(_)) => {
+                let of_tenant = |index: &Self| {
+                    let keys = index.keys.keys().filter(|other| other.tenant == kid.tenant);
+                    keys.cloned().collect::<Vec<_>>()
+                };
+                let all = of_tenant(self);
+                all == of_tenant(other) && all.iter().all(same)
+            }
+            _ => true,
+        };
+        policy(self) == policy(other) && keys.iter().all(|kid| same(kid) && notes(kid))
     }
 
     /// A copy with `key` inserted or replaced, at `store_version`.

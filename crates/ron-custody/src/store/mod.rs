@@ -18,6 +18,7 @@
 //! it was read. After a failed write nothing more is written. In a file deleted data is overwritten,
 //! and after a destruction the file is rewritten (`erase.rs`).
 
+mod answers;
 mod change;
 mod content;
 mod db;
@@ -56,6 +57,7 @@ use policy::StoredPolicy;
 use record::{Record, Trust};
 use seal::Sealer;
 
+pub use answers::AnswerSealer;
 pub use change::{Change, Order, PlanError};
 pub use log_key::{
     LOG_KEY_NAME, LogIdentity, LogKey, LogSigner, NewLogKey, PendingLogKey, SecondSigner,
@@ -402,6 +404,11 @@ impl KeyStore {
         }
     }
 
+    /// Whether the keys are in an engine, where other nodes may change them.
+    pub fn is_shared(&self) -> bool {
+        self.db.is_shared()
+    }
+
     /// The whole-store version: incremented by every change of a key.
     pub fn version(&self) -> u64 {
         self.version
@@ -477,6 +484,12 @@ impl KeyStore {
     /// The key as snapshots show it now; `None` before the leaf of its first version is durable.
     pub fn key(&self, kid: &Kid) -> Option<Key> {
         self.records.get(kid)?.visible(kid, &self.backends)
+    }
+
+    /// Whether a version of the key was made whose leaf is not known to be durable.
+    pub fn is_unfinished(&self, kid: &Kid) -> bool {
+        let record = self.records.get(kid);
+        record.is_some_and(|record| record.versions.iter().any(|row| !row.born))
     }
 
     /// The metadata of a key as committed, which may be ahead of the snapshot.
