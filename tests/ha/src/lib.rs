@@ -27,6 +27,8 @@ pub mod once;
 pub mod patroni;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+#[cfg(feature = "postgres")]
+pub mod processes;
 #[cfg(test)]
 mod protocol;
 pub mod records;

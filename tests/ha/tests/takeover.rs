@@ -6,7 +6,6 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead as _, BufReader};
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -14,17 +13,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use ron_client::{Credential, LedgerClient, WalletClient};
-use ron_ha::cluster::{Cluster, free_port};
+use ron_ha::cluster::Cluster;
 use ron_ha::contract::wait_for;
-use ron_ha::services::{Caller, private_dir, put, wallet_policy};
+use ron_ha::processes::Node;
+use ron_ha::services::{Caller, put, wallet_policy};
 use ron_http::{ClientConfig, HttpClient};
 use ron_kernel::Deadline;
 use ron_proto::Amount;
 use ron_proto::ledger::{Details, Head, RequestKey};
 use ron_proto::wallet::IssueMoney;
-use rustix::process::{Pid, Signal};
-use tempfile::TempDir;
+use rustix::process::Signal;
 
+const PROGRAM: &str = env!("CARGO_BIN_EXE_ha-node");
 /// Clients of ron-client, each with an account of its own; another is one of the Python SDK.
 const CLIENTS: usize = 3;
 const AMOUNT: u64 = 5;
@@ -44,102 +44,6 @@ fn soon() -> Deadline {
     Deadline::within(Duration::from_secs(5))
 }
 
-/// A service with its configuration; killed when it is dropped.
-struct Node {
-    name: &'static str,
-    program: PathBuf,
-    dir: TempDir,
-    pub url: String,
-    process: Option<Child>,
-}
-
-impl Node {
-    fn new(name: &'static str) -> Self {
-        let dir = private_dir();
-        let url = format!("http://127.0.0.1:{}", free_port());
-        let process = None;
-        Self {
-            name,
-            program: env!("CARGO_BIN_EXE_ha-node").into(),
-            dir,
-            url,
-            process,
-        }
-    }
-
-    fn configure(&self, more: &str) {
-        let text = format!(
-            "bind_addr = \"{}\"\nhealth_addr = \"127.0.0.1:0\"\ndata_dir = \"{}\"\ninsecure_loopback = true\n{more}",
-            self.url.trim_start_matches("http://"),
-            self.dir.path().join("data").display(),
-        );
-        put(self.dir.path(), "config.toml", text.as_bytes());
-        let data = self.dir.path().join("data");
-        fs::create_dir_all(&data).expect("a directory");
-        fs::set_permissions(&data, fs::Permissions::from_mode(0o700)).expect("its mode");
-    }
-
-    fn start(&mut self) {
-        let log = fs::File::options()
-            .create(true)
-            .append(true)
-            .open(self.log());
-        let process = Command::new(&self.program)
-            .env("RON_HA_SERVICE", self.name)
-            .arg("--config")
-            .arg(self.dir.path().join("config.toml"))
-            .stdout(Stdio::null())
-            .stderr(log.expect("a log file"))
-            .spawn();
-        self.process = Some(process.expect("it starts"));
-    }
-
-    fn log(&self) -> PathBuf {
-        self.dir.path().join("log")
-    }
-
-    fn signal(&self, signal: Signal) {
-        let id = self.process.as_ref().expect("it runs").id();
-        let pid = Pid::from_raw(id.cast_signed()).expect("a process");
-        rustix::process::kill_process(pid, signal).expect("it runs");
-    }
-
-    /// Has it drain and end, as a service manager does.
-    fn stop(&mut self) {
-        self.signal(Signal::TERM);
-        let mut process = self.process.take().expect("it runs");
-        let mut status = None;
-        wait_for("it ends", || {
-            status = process.try_wait().expect("its state");
-            status.is_some()
-        });
-        assert!(status.is_some_and(|status| status.success()), "{status:?}");
-    }
-
-    fn kill(&mut self) {
-        if let Some(mut process) = self.process.take() {
-            let _ = process.kill(); // it may have ended
-            let _ = process.wait();
-        }
-    }
-}
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        self.kill();
-        if std::thread::panicking() {
-            let log = fs::read_to_string(self.log()).unwrap_or_default();
-            let last: Vec<_> = log.lines().rev().take(20).collect();
-            eprintln!(
-                "== {} at {}, newest first:\n{}",
-                self.name,
-                self.url,
-                last.join("\n")
-            );
-        }
-    }
-}
-
 /// Two ledgers and two wallets.
 struct Fleet {
     ledgers: [Node; 2],
@@ -154,8 +58,14 @@ impl Fleet {
     fn start() -> Self {
         let cluster = Cluster::pair();
         let database = cluster.primary.url();
-        let ledgers = [Node::new("ron-ledger"), Node::new("ron-ledger")];
-        let wallets = [Node::new("svc-wallet"), Node::new("svc-wallet")];
+        let ledgers = [
+            Node::new(PROGRAM, "ron-ledger"),
+            Node::new(PROGRAM, "ron-ledger"),
+        ];
+        let wallets = [
+            Node::new(PROGRAM, "svc-wallet"),
+            Node::new(PROGRAM, "svc-wallet"),
+        ];
         let (wallet, bank) = (
             Caller::new("ron", "svc-wallet"),
             Caller::new("default", "bank"),
