@@ -415,7 +415,92 @@ fn prefix_covers(prefix: &str, name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use ron_kernel::SeededRandom;
+    use ron_proto::kms::NotePolicy;
+    use ron_proto::values::Alg;
+
     use super::*;
+    use crate::keys::SecretKey;
+
+    fn key(id: u128, payload: PayloadPolicy) -> Key {
+        let kid = Kid {
+            tenant: "shop".parse().unwrap(),
+            purpose: "app".parse().unwrap(),
+            alg: Alg::Ed25519,
+            id: uuid::Uuid::from_u128(id),
+        };
+        let (secret, _) = SecretKey::generate(Alg::Ed25519, &SeededRandom::new(id as u64));
+        let version = Version::new(1, Timestamp(1), secret.public(), 7);
+        Key {
+            kid,
+            payload,
+            created: Timestamp(1),
+            state: KeyState::Active,
+            destroy_at: None,
+            exportable: false,
+            imported: false,
+            rotation: None,
+            waiting: None,
+            min_verify: 1,
+            head: 1,
+            head_since: None,
+            versions: vec![Arc::new(version)],
+            secret: None,
+            backend: KeyBackend::File,
+            attestation: Attestation::None,
+            secrets: BTreeMap::new(),
+        }
+    }
+
+    /// The keys at a store version.
+    fn index(keys: &[Key], store_version: u64) -> KeyIndex {
+        let each = |key: &Key| (key.kid.clone(), Arc::new(key.clone()));
+        KeyIndex {
+            keys: keys.iter().map(each).collect(),
+            store_version,
+            ..KeyIndex::default()
+        }
+    }
+
+    #[test]
+    fn what_is_decided_from_newer_keys_is_the_same_only_where_the_key_is() {
+        let note = PayloadPolicy::Note(NotePolicy {
+            origin: "notes".into(),
+        });
+        let (signs, notes) = (key(1, PayloadPolicy::Any), key(2, note));
+        let before = index(&[signs.clone(), notes.clone()], 1);
+        let check = |now: &[Key], kid: &Kid, same: bool| {
+            let now = index(now, 2);
+            assert_eq!(now.decides_as(&before, std::slice::from_ref(kid)), same);
+        };
+        let retired = Key {
+            state: KeyState::Retired,
+            ..signs.clone()
+        };
+        let mut rotated = signs.clone();
+        rotated.versions.push(rotated.versions[0].clone());
+        rotated.head = 2;
+        let scheduled = Key {
+            destroy_at: Some(Timestamp(9)),
+            ..signs.clone()
+        };
+        let another = key(3, PayloadPolicy::Any);
+        check(&[signs.clone(), notes.clone()], &signs.kid, true);
+        check(&[scheduled, notes.clone()], &signs.kid, true);
+        check(&[signs.clone(), another.clone()], &signs.kid, true);
+        for changed in [retired, rotated] {
+            check(&[changed.clone(), notes.clone()], &signs.kid, false);
+            check(&[changed, notes.clone()], &notes.kid, false);
+        }
+        check(std::slice::from_ref(&notes), &signs.kid, false);
+        check(&[signs.clone(), notes.clone(), another], &notes.kid, false);
+        check(&[signs, notes.clone()], &notes.kid, true);
+        let none = index(&[], 1);
+        assert!(
+            none.decides_as(&before, std::slice::from_ref(&notes.kid)),
+            "no version is between them"
+        );
+    }
 
     #[test]
     fn prefixes_cover_whole_segments() {
