@@ -2,29 +2,38 @@
 
 use std::sync::Arc;
 
+use ron_custody::store::MIGRATIONS;
 use ron_http::{Need, Response, Route};
 use ron_kernel::Topology;
 use ron_proto::passport::IssuerPolicy;
 use ron_proto::{Problem, scope};
+use ron_service::config::NoteName;
 use ron_service::kept_policy::Versioned as _;
+use ron_service::log_engine::{self, EngineLogSpec};
 use ron_service::log_host::asker::WitnessSettings;
 use ron_service::log_host::{self, Base, LogHost};
-use ron_service::{Boot, Running, Service, StartError, Table, signed_policy};
+use ron_service::log_node::LogNode;
+use ron_service::{Boot, Chassis, Running, Service, StartError, Table, signed_policy};
+use ron_tlog::store::LogSessions;
 
 use crate::api;
 use crate::api::VaultTokens;
 use crate::audit::LogRing;
+use crate::audit::health::ENGINE;
 use crate::audit::leaf::{Draft, Op};
+use crate::engine::shared::SharedParts;
 use crate::engine::{Engine, EngineParts};
-use crate::settings::{Settings, TABLE};
+use crate::settings::{Keys, Settings, TABLE};
 use crate::topology::TOPOLOGY;
 
 /// Names of the readiness causes that this crate reports, besides those of threads and backends.
-pub(crate) const CAUSES: [&str; 8] = [
+pub(crate) const CAUSES: [&str; 10] = [
     "anchor",
     "attestation",
     "audit",
     "checkpoint",
+    ENGINE,
+    log_engine::TABLES,
     "log_keys",
     "replay",
     "store",
@@ -52,6 +61,8 @@ impl Service for RonKms {
         chassis.ready.declare(&CAUSES);
         chassis.authorizer = Arc::new(VaultTokens(auth));
         chassis.capabilities(&capabilities(&settings));
+        let shared = shared(&chassis, &settings)?;
+        let node = shared.as_ref().map(|shared| shared.node.clone());
         let engine = Engine::start(
             settings,
             EngineParts {
@@ -66,6 +77,7 @@ impl Service for RonKms {
                 home: data_dir,
                 witness,
                 http: chassis.client.clone(),
+                shared,
             },
         )
         .map_err(StartError::failed)?;
@@ -88,6 +100,10 @@ impl Service for RonKms {
         chassis.on_date_accepted(move |accepted| kms.log_date(accepted.by, accepted.alarm));
         let mut router = api::router(&engine.kms);
         if let Some(reader) = engine.reader {
+            if let Some(node) = node {
+                let entries = reader.clone();
+                chassis.show_log(move || node.doc(entries.size_durable()));
+            }
             let host = LogHost {
                 reader,
                 keys: engine.keys,
@@ -101,6 +117,40 @@ impl Service for RonKms {
         }
         chassis.serve(router)
     }
+}
+
+/// The sessions with the database of the keys and the log, if there is one.
+fn shared(chassis: &Chassis, settings: &Settings) -> Result<Option<SharedParts>, StartError> {
+    let keys = &settings.keys;
+    let (Some(records), Some(log), Some(NoteName(origin))) =
+        (keys.records_engine(), keys.log_engine(), &keys.origin)
+    else {
+        return Ok(None);
+    };
+    let guard = format!("{}.store", records.schema);
+    let spec = EngineLogSpec {
+        engine: &log,
+        key: Keys::log_url,
+        origin,
+        node: origin,
+        service: "a key service",
+        log: "the audit log",
+        guard: Some(&guard),
+    };
+    let LogSessions {
+        batches,
+        checkpoints,
+        upkeep,
+        ..
+    } = log_engine::keyless_sessions(chassis, &spec)?;
+    let records = records.open(MIGRATIONS, &chassis.peers.net, &*chassis.random);
+    Ok(Some(SharedParts {
+        records: Some(records.map_err(StartError::failed)?),
+        sessions: Some([batches, checkpoints]),
+        upkeep,
+        within: keys.log_commit_within,
+        node: LogNode::new(&chassis.registry, origin),
+    }))
 }
 
 fn second_vkey_route(ring: Arc<LogRing>) -> Route {

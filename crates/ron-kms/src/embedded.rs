@@ -22,7 +22,7 @@ use serde::de::DeserializeOwned;
 
 use crate::engine::{Engine, EngineParts};
 use crate::errors::problem;
-use crate::settings::Settings;
+use crate::settings::{Keys, Settings};
 use crate::topology::TOPOLOGY;
 use crate::work::operation::one;
 use crate::work::sign::SignTask;
@@ -63,6 +63,11 @@ impl Custody {
     /// [`Custody::readiness`] says why.
     pub fn open(config: &Config, tenant: Tenant) -> Result<Self, StartError> {
         let settings = Settings::from_config(config)?;
+        if settings.keys.log_url.is_some() {
+            let why =
+                "keys in a database are for the service: an embedded store has its keys in files";
+            return Err(vec![config.problem(Keys::log_url, why)].into());
+        }
         let witness = WitnessSettings::load(config, &settings.keys.witness)
             .map_err(|problem| vec![problem])?;
         let dir = DataDir::open(config, Arc::new(OsDisk))?;
@@ -86,6 +91,7 @@ impl Custody {
             disk: None,
             witness,
             http: Arc::new(HttpClient::new(ClientConfig::default())),
+            shared: None,
         };
         let engine = Engine::start(settings, parts).map_err(|why| {
             sup.drain(DROPPED);

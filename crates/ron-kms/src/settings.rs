@@ -10,6 +10,7 @@ use ron_proto::values::Alg;
 use ron_service::config::{ByteSize, NoteName};
 use ron_service::log_host::asker::WitnessKeys;
 use ron_service::pinned::KeyRing;
+use ron_service::records::{Engine, EngineDurability};
 use ron_service::{ChassisSettings, Config, ConfigProblem, ServiceSettings, Settings as _, Table};
 
 use ron_custody::backend::{DeviceKeys, DeviceSettings};
@@ -51,6 +52,24 @@ ron_service::settings! {
         /// File of a passphrase, mode 0600, from which Argon2id derives the seal key; instead of
         /// seal.key_file.
         "seal.passphrase_file" => seal_passphrase_file: Option<PathBuf>, restart(Files);
+        /// PostgreSQL database that has the sealed keys, as libpq takes it; then any number of ron-kms with the same keys run, each
+        /// with an `audit.origin` of its own and all with one seal key. Use addresses, and `passfile` instead of a password.
+        /// Required with `log.url`. Needs a build with the feature `postgres`.
+        "records.url" => records_url: Option<String>, restart(Clients);
+        /// Schema in the database.
+        "records.schema" => records_schema: String = "ron_kms_keys", restart(Clients);
+        /// What makes a change of a key durable beyond one host, as `log.durability`, and the same.
+        "records.durability" => records_durability: EngineDurability = "standby", restart(Clients);
+        /// The same database as `records.url`, which has the audit log of each node too: a leaf is written only while the keys
+        /// are those that it was decided from. Required with `records.url`; `data_dir` holds a copy of this node's log.
+        "log.url" => log_url: Option<String>, restart(Clients);
+        /// Schema in the database.
+        "log.schema" => log_schema: String = "ron_kms", restart(Clients);
+        /// What makes a leaf durable beyond one host: `standby` for named synchronous standbys, `quorum` for any of several
+        /// under a failover manager with a watchdog, `storage` for a database whose storage is replicated.
+        "log.durability" => log_durability: EngineDurability = "standby", restart(Clients);
+        /// Maximum time of one append in the database; after it the outcome is not known yet.
+        "log.commit_within" => log_commit_within: Duration = "3s", range("100ms", "1m"), restart(Clients);
         /// Algorithms that new keys may have.
         "algs" => algs: Vec<Alg> = "ed25519,ecdsa-p256,ml-dsa-44,ml-dsa-65,ml-dsa-87,ed25519+ml-dsa-65,aes256-gcm,aes256-kwp,x25519-hkdf-aes256-gcm,x25519+ml-kem-768,hmac-sha256", restart(Devices);
         /// Threads that sign; 0 means one per core.
@@ -166,6 +185,7 @@ impl ServiceSettings for Settings {
         };
         check_places(config, &keys, backend, &mut problems);
         let devices = DeviceSettings::new(config, &keys.devices, &mut problems);
+        check_engine(config, &keys, &devices, &mut problems);
         let seal = seal_source(config, &keys, &mut problems);
         if keys.algs.is_empty() {
             let why = "is empty: name at least one, such as ed25519";
@@ -185,6 +205,71 @@ impl ServiceSettings for Settings {
             data_dir: config.chassis().data_dir.clone(),
             seal,
         })
+    }
+}
+
+impl Settings {
+    /// The database of the keys and the audit log, if they are in one.
+    pub fn engine(&self) -> Option<Engine> {
+        self.keys.log_engine()
+    }
+}
+
+impl Keys {
+    /// The engine of the audit log; `None` when it is in files.
+    pub fn log_engine(&self) -> Option<Engine> {
+        Some(Engine {
+            url: self.log_url.clone()?,
+            schema: self.log_schema.clone(),
+            durability: self.log_durability,
+        })
+    }
+
+    /// The engine of the keys; `None` when they are in a file.
+    pub fn records_engine(&self) -> Option<Engine> {
+        Some(Engine {
+            url: self.records_url.clone()?,
+            schema: self.records_schema.clone(),
+            durability: self.records_durability,
+        })
+    }
+}
+
+/// Checks what keys in a database need.
+fn check_engine(
+    config: &Config,
+    keys: &Keys,
+    devices: &DeviceSettings,
+    problems: &mut Vec<ConfigProblem>,
+) {
+    if keys.records_url != keys.log_url || keys.records_durability != keys.log_durability {
+        let why = "and records.url, and log.durability and records.durability, are set together to the same database: a leaf is \
+                   written only while the keys are those that it was decided from";
+        return problems.push(config.problem(Keys::log_url, why));
+    }
+    let Some(engine) = keys.records_engine() else {
+        return;
+    };
+    if let Some(why) = engine.fault() {
+        problems.push(config.problem(Keys::records_url, why));
+    }
+    if config.chassis().amnesia {
+        let why =
+            "is set with amnesia = true: each node keeps a copy of its audit log in a data_dir";
+        problems.push(config.problem(Keys::records_url, why));
+    }
+    if keys.origin.is_none() {
+        let why = "is empty, and records.url is set: each node with keys in a database needs a name for its audit log";
+        problems.push(config.problem(Keys::origin, why));
+    }
+    if keys.seal_key_file.is_none() && keys.seal_passphrase_file.is_none() {
+        let why = "is empty, and records.url is set: give all nodes the same seal key, made with `openssl rand -hex 32`, or one \
+                   passphrase";
+        problems.push(config.problem(Keys::seal_key_file, why));
+    }
+    if devices.tpm.is_some() || devices.pkcs11.is_some() || devices.remote.is_some() {
+        let why = "is set with a device: keys in devices belong to one host";
+        problems.push(config.problem(Keys::records_url, why));
     }
 }
 
@@ -278,6 +363,46 @@ mod tests {
     fn a_signature_ends_after_two_seconds_unless_the_operator_says_otherwise() {
         let default = settings(&[("amnesia", "true")]).expect("defaults");
         assert_eq!(default.keys.sign_deadline, Duration::from_secs(2));
+    }
+
+    /// Without the feature `postgres` there is one more problem.
+    #[test]
+    fn what_keys_in_a_database_need() {
+        const URL: &str = "postgresql://kms@10.0.0.1/ron";
+        let good = [
+            ("data_dir", "/x"),
+            ("records.url", URL),
+            ("log.url", URL),
+            ("audit.origin", "kms.example/a"),
+            ("seal.key_file", "/k"),
+        ];
+        let check = |change: &[(&str, &str)], without: &str, word: &str| {
+            let kept = good.iter().filter(|(key, _)| *key != without);
+            let flags: Vec<_> = kept.chain(change).copied().collect();
+            let problems = settings(&flags).err().unwrap_or_default();
+            let others = problems
+                .iter()
+                .filter(|p| !p.contains("feature `postgres`"));
+            let others: Vec<_> = others.collect();
+            assert_eq!(others.is_empty(), word.is_empty(), "{without} {others:?}");
+            assert!(
+                others.iter().all(|p| p.contains(word)),
+                "{without} {others:?}"
+            );
+        };
+        check(&[], "", "");
+        check(&[], "log.url", "log.url");
+        check(&[], "records.url", "log.url");
+        check(
+            &[("log.url", "postgresql://kms@10.0.0.2/ron")],
+            "log.url",
+            "log.url",
+        );
+        check(&[("log.durability", "storage")], "", "log.durability");
+        check(&[], "audit.origin", "audit.origin");
+        check(&[], "seal.key_file", "seal.key_file");
+        check(&[("seal.passphrase_file", "/p")], "seal.key_file", "");
+        check(&[("pkcs11.module", "/m")], "", "pkcs11");
     }
 
     #[test]

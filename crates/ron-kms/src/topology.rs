@@ -59,6 +59,14 @@ pub const SCRUB: ThreadSpec = ThreadSpec {
     critical: false,
     job: "verify the whole audit log at start and every audit.scrub_interval",
 };
+/// Tables of the audit log in an engine.
+pub const UPKEEP: ThreadSpec = ThreadSpec {
+    name: "kms-upkeep",
+    count: Count::One,
+    stage: Stage::Background,
+    critical: false,
+    job: "with log.url: make room ahead in the tables of the audit log, forget ids that are a day old",
+};
 pub const WITNESS: ThreadSpec = ThreadSpec {
     name: "kms-witness",
     count: Count::One,
@@ -219,7 +227,7 @@ pub static TOPOLOGY: Topology = ron_service::topology! {
     service: "ron-kms",
     prefix: "kms",
     threads: [
-        SCRUB, SIGNERS, STORE, SCHEDULER, AUDIT, CHECKPOINT, WITNESS, PROOFS, PKCS11_CALLERS, TPM_CALLERS,
+        SCRUB, SIGNERS, STORE, SCHEDULER, AUDIT, CHECKPOINT, WITNESS, PROOFS, UPKEEP, PKCS11_CALLERS, TPM_CALLERS,
         REMOTE_CALLERS, PKCS11, PKCS11_KEEPER, TPM, TPM_KEEPER, REMOTE, REMOTE_KEEPER, ATTEST,
     ],
     queues: [

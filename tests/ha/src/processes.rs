@@ -18,6 +18,8 @@ pub struct Node {
     pub program: PathBuf,
     pub dir: TempDir,
     pub url: String,
+    /// Of `/readyz`.
+    pub health: String,
     process: Option<Child>,
 }
 
@@ -25,21 +27,23 @@ impl Node {
     /// `program` is `ha-node`.
     pub fn new(program: &str, name: &'static str) -> Self {
         let dir = private_dir();
-        let url = format!("http://127.0.0.1:{}", free_port());
+        let [url, health] = [(); 2].map(|()| format!("http://127.0.0.1:{}", free_port()));
         let process = None;
         Self {
             name,
             program: program.into(),
             dir,
             url,
+            health,
             process,
         }
     }
 
     pub fn configure(&self, more: &str) {
         let text = format!(
-            "bind_addr = \"{}\"\nhealth_addr = \"127.0.0.1:0\"\ndata_dir = \"{}\"\ninsecure_loopback = true\n{more}",
+            "bind_addr = \"{}\"\nhealth_addr = \"{}\"\ndata_dir = \"{}\"\ninsecure_loopback = true\n{more}",
             self.url.trim_start_matches("http://"),
+            self.health.trim_start_matches("http://"),
             self.dir.path().join("data").display(),
         );
         put(self.dir.path(), "config.toml", text.as_bytes());

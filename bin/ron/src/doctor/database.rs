@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ron_kernel::{Deadline, OsNet, SharedNet};
+use ron_kms::RonKms;
 use ron_ledger::RonLedger;
 use ron_service::log_host::asker::WitnessKeys;
 use ron_service::records::{Engine, EngineDurability};
@@ -34,6 +35,9 @@ pub fn check(report: &mut Report, name: &str, config: &Config) {
             .read::<<SvcWallet as Service>::Settings>()
             .ok()
             .and_then(|keys| keys.records()),
+        "ron-kms" => <RonKms as Service>::Settings::from_config(config)
+            .ok()
+            .and_then(|settings| settings.engine()),
         "svc-passport" => <SvcPassport as Service>::Settings::from_config(config)
             .ok()
             .and_then(|settings| settings.engine()),
@@ -43,7 +47,7 @@ pub fn check(report: &mut Report, name: &str, config: &Config) {
         return;
     };
     let about = format!("{name} database");
-    if name == "ron-ledger" {
+    if matches!(name, "ron-ledger" | "ron-kms") {
         witness(report, &about, config, &engine);
     }
     if let Some(why) = engine.fault() {

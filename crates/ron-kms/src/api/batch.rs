@@ -15,7 +15,8 @@ use serde::de::DeserializeOwned;
 use super::{Action, ERRORS, route};
 use crate::errors::item_error;
 use crate::work::Kms;
-use crate::work::operation::{Answer, Operation, Work, many};
+use crate::work::answering::Answer;
+use crate::work::operation::{Operation, Work, many};
 
 /// Renders the answer of one item, whose request may name a key.
 type Render<O, A> = fn(Option<Kid>, Answer<<O as Operation>::Output>) -> Result<A, Refusal>;

@@ -25,8 +25,9 @@ use zeroize::Zeroizing;
 use super::batch::{batch_route, item_key};
 use super::{Action, ERRORS, route};
 use crate::work::Kms;
+use crate::work::answering::Answer;
 use crate::work::envelope::{EnvelopeOp, EnvelopeOutput, EnvelopeTask};
-use crate::work::operation::{Answer, one};
+use crate::work::operation::one;
 
 /// A request type of this API: its route, its operation and its answer.
 trait EnvelopeRequest: DeserializeOwned + JsonSchema + Serialize + Send + 'static {

@@ -15,6 +15,7 @@ use ron_service::log_host::asker::Published;
 use ron_tlog::CheckpointError;
 use ron_tlog::append::{Checkpointer, LogReader};
 use ron_tlog::note::NoteSignature;
+use ron_tlog::store::StoreError;
 
 use super::health::{AuditHealth, Fault};
 use super::proofs::ProofJob;
@@ -234,6 +235,8 @@ impl CheckpointThread {
     fn cosign(&mut self, text: &str, lines: &[NoteSignature]) {
         match self.checkpointer.add_signatures(text, lines) {
             Ok(_) | Err(CheckpointError::Superseded | CheckpointError::Poisoned) => {}
+            // The next checkpoint is cosigned again.
+            Err(error) if is_passing(&error) => {}
             Err(error) => {
                 self.health.fail(
                     Fault::Failure,
@@ -270,6 +273,10 @@ impl CheckpointThread {
                     let _ = witness.try_send(Published);
                 }
             }
+            // Tried again after the interval; an overdue checkpoint is reported as any.
+            Err(error) if is_passing(&error) => {
+                tracing::warn!(event = "checkpoint_waits", %error);
+            }
             Err(error) => {
                 self.health.fail(
                     Fault::Failure,
@@ -297,5 +304,15 @@ impl CheckpointThread {
             None => self.ready.clear("anchor"),
             Some(why) => self.ready.degrade("anchor", why),
         }
+    }
+}
+
+/// Whether a later try may succeed: the engine of the log is away, or another process has claimed the log, which the appender
+/// reports.
+fn is_passing(error: &CheckpointError) -> bool {
+    let lost = |error: &StoreError| matches!(error, StoreError::Lost(_) | StoreError::Damaged(_));
+    match error {
+        CheckpointError::Engine(error) => !lost(error),
+        error => matches!(error, CheckpointError::NoneYet),
     }
 }

@@ -1,14 +1,17 @@
 //! What waits for its leaf. An answer gets its receipt from the log, after its leaf is durable, and cannot be written down
 //! without one.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use ron_custody::Refusal;
+use ron_custody::index::KeyIndex;
 use ron_http::{Responder, Response};
 use ron_kernel::time::Instant;
 use ron_kernel::{Credit, ReplySender, SharedClock};
 use ron_proto::kms::SignAnswer;
 use ron_proto::receipt::LogReceipt;
+use ron_proto::values::Kid;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
@@ -16,7 +19,7 @@ use super::leaf::Draft;
 use super::proofs::ProofRequest;
 use crate::errors::problem;
 use crate::metrics::Metrics;
-use crate::replay::JournalRecord;
+use crate::replay::{JournalRecord, OnceId};
 
 /// The items of one request. Most requests have one, which then needs no allocation.
 pub type Items<T> = SmallVec<[T; 1]>;
@@ -46,6 +49,48 @@ impl<A> Logged<A> {
 
     pub fn into_parts(self) -> (A, LogReceipt) {
         (self.output, self.receipt)
+    }
+}
+
+impl<A: Serialize> Logged<A> {
+    /// As it is remembered.
+    pub fn to_json(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("an answer holds strings and integers only")
+    }
+}
+
+/// The places that the leaves of an entry will have if the next append succeeds, for the answers that are kept with them. Nothing
+/// of such an answer may leave.
+pub struct PlannedLeaves<'a> {
+    origin: &'a str,
+    next: u64,
+}
+
+impl<'a> PlannedLeaves<'a> {
+    /// Leaves of the log `origin`, from index `first` on.
+    pub(super) fn new(origin: &'a str, first: u64) -> Self {
+        Self {
+            origin,
+            next: first,
+        }
+    }
+
+    /// Passes over a leaf.
+    pub fn advance(&mut self) {
+        self.next += 1;
+    }
+
+    /// What [`DurableLeaves::log`] will give, as JSON.
+    pub fn answer<A: Serialize>(&mut self, unlogged: &Unlogged<A>) -> Vec<u8> {
+        let logged = Logged {
+            output: &unlogged.0,
+            receipt: LogReceipt {
+                log: self.origin.to_owned(),
+                index: self.next,
+            },
+        };
+        self.next += 1;
+        logged.to_json()
     }
 }
 
@@ -172,16 +217,25 @@ impl Reply {
 
     /// Sends `audit_unavailable` instead.
     pub fn fail(self) {
-        refuse(self.responder);
+        refuse(self.responder, &Refusal::audit_down());
     }
 }
 
-/// Answers that the log could not be written, whatever was computed.
-pub fn refuse(responder: Responder) {
-    responder.send(problem(Refusal::audit_down()));
+/// Answers why the leaf is not in the log, whatever was computed.
+pub fn refuse(responder: Responder, why: &Refusal) {
+    responder.send(problem(why.clone()));
 }
 
-/// What waits for the leaves of an [`Entry`]; the appender calls one of the two functions, once.
+/// The answer to an operation with an id, as it will be.
+pub struct PlannedAnswer {
+    /// Position of the operation in its request.
+    pub item: usize,
+    pub id: OnceId,
+    /// `None` of a refusal, which is not remembered: its id is free for another try.
+    pub answer: Option<Vec<u8>>,
+}
+
+/// What waits for the leaves of an [`Entry`]; the appender calls [`Waiting::complete`] or [`Waiting::fail`], once.
 pub trait Waiting: Send {
     /// The leaves are durable. Returns the answer, if anybody waits for one, and adds to `journal` what must be durable
     /// before it leaves.
@@ -192,7 +246,23 @@ pub trait Waiting: Send {
     ) -> Option<Reply>;
 
     /// The leaves are not durable.
-    fn fail(self: Box<Self>);
+    fn fail(self: Box<Self>, why: &Refusal);
+
+    /// The answers to operations with an id, for leaves at these places.
+    fn planned(&self, _leaves: PlannedLeaves<'_>) -> Vec<PlannedAnswer> {
+        Vec::new()
+    }
+
+    /// The operation at `item` was done before, by this node or another, with this answer: it has no leaf here. Returns the
+    /// position of its leaf among those of the entry.
+    fn repeated(&mut self, item: usize, _: &KeyIndex, _: Result<Vec<u8>, Refusal>) -> usize {
+        item
+    }
+
+    /// Whether the leaves have to be in the log in any case, once it can be written: what they record is done.
+    fn is_done(&self) -> bool {
+        false
+    }
 }
 
 /// NoCaller waits: a leaf about the service itself.
@@ -207,7 +277,11 @@ impl Waiting for NoCaller {
         None
     }
 
-    fn fail(self: Box<Self>) {}
+    fn fail(self: Box<Self>, _: &Refusal) {}
+
+    fn is_done(&self) -> bool {
+        true
+    }
 }
 
 /// The append failed, so the leaf of a change is not durable.
@@ -225,9 +299,20 @@ impl Waiting for ReplySender<Result<LogReceipt, NotDurable>> {
         None
     }
 
-    fn fail(self: Box<Self>) {
+    fn fail(self: Box<Self>, _: &Refusal) {
         let _ = self.send(Err(NotDurable));
     }
+
+    fn is_done(&self) -> bool {
+        true
+    }
+}
+
+/// The keys that a result was decided from.
+pub struct Basis {
+    pub index: Arc<KeyIndex>,
+    /// Those of them that it was made with.
+    pub keys: Items<Kid>,
 }
 
 /// A finished operation, or a batch of them, whose answer waits for its leaves.
@@ -238,6 +323,8 @@ pub struct Entry {
     pub(super) waiting: Box<dyn Waiting>,
     /// The reserved room; freed when the entry is dropped, after its answer.
     pub(super) credits: Items<Credit>,
+    /// Set where other nodes may change the keys: the leaves are appended only while the result is right.
+    pub(super) basis: Option<Basis>,
 }
 
 impl Entry {
@@ -252,11 +339,22 @@ impl Entry {
             drafts,
             waiting: Box::new(waiting),
             credits,
+            basis: None,
         }
+    }
+
+    /// The same, of a result that was decided from keys which other nodes may change.
+    pub fn decided_from(self, basis: Option<Basis>) -> Self {
+        Self { basis, ..self }
     }
 
     /// The entry cannot be appended.
     pub fn fail(self) {
-        self.waiting.fail();
+        self.refuse(&Refusal::audit_down());
+    }
+
+    /// The entry cannot be appended, for this reason.
+    pub fn refuse(self, why: &Refusal) {
+        self.waiting.fail(why);
     }
 }

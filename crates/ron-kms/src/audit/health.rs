@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use ron_custody::Refusal;
 use ron_files::DiskRoom;
@@ -10,10 +11,15 @@ use ron_kernel::Counter;
 use crate::metrics::Metrics;
 use ron_service::ReadyBoard;
 
+/// Readiness cause: the engine of the log.
+pub const ENGINE: &str = "engine";
+
 /// The flag and its reason. Clones share it.
 #[derive(Clone)]
 pub struct AuditHealth {
     failed: Arc<OnceLock<(Fault, String)>>,
+    /// Whether the engine of the log takes no leaves at this time; never for a log in files.
+    is_unavailable: Arc<AtomicBool>,
     ready: ReadyBoard,
     room: DiskRoom,
     integrity_failed: Counter,
@@ -28,6 +34,8 @@ pub enum Fault {
     Tampering,
     /// A newer program has written the log: the service does not start on it.
     Newer,
+    /// The engine of the log does not answer: the service does not start.
+    Unavailable,
 }
 
 impl AuditHealth {
@@ -35,6 +43,7 @@ impl AuditHealth {
     pub fn new(ready: ReadyBoard, room: DiskRoom, metrics: &Metrics) -> Self {
         Self {
             failed: Arc::default(),
+            is_unavailable: Arc::default(),
             ready,
             room,
             integrity_failed: metrics.integrity_failed.clone(),
@@ -50,6 +59,7 @@ impl AuditHealth {
     /// Refuses what must leave a leaf, when leaves cannot be written.
     pub fn check(&self) -> Result<(), Refusal> {
         match self.failed.get() {
+            None if self.is_unavailable.load(Ordering::SeqCst) => Err(Refusal::audit_down()),
             None => self.room.check().map_err(|full| Refusal::no_room(&full)),
             Some((Fault::Tampering, _)) => Err(Refusal::audit_tampered()),
             Some(_) => Err(Refusal::audit_down()),
@@ -62,12 +72,30 @@ impl AuditHealth {
         self.failed.get().map(|(_, why)| why.as_str())
     }
 
+    /// Has every signature and change refused while the engine of the log is away, and says why; `None` when it is back.
+    pub fn engine(&self, why: Option<&str>) {
+        let was_unavailable = self.is_unavailable.swap(why.is_some(), Ordering::SeqCst);
+        match why {
+            Some(why) => {
+                if !was_unavailable {
+                    tracing::warn!(event = "audit_engine_away", reason = why);
+                }
+                self.ready.missing(ENGINE, why);
+            }
+            None if was_unavailable => {
+                tracing::info!(event = "audit_engine_back");
+                self.ready.present(ENGINE);
+            }
+            None => {}
+        }
+    }
+
     /// Has every signature and change refused until a restart; verification goes on. Only the first reason is kept.
     pub fn fail(&self, fault: Fault, reason: &str) {
         match fault {
             Fault::Failure => self.io_errors.inc(),
             Fault::Tampering => self.integrity_failed.inc(),
-            Fault::Newer => {}
+            Fault::Newer | Fault::Unavailable => {}
         }
         if self.failed.set((fault, reason.to_owned())).is_ok() {
             self.ready.missing("audit", reason);

@@ -14,6 +14,8 @@
 
 pub mod appender;
 pub mod checkpoint;
+pub mod engine_appender;
+pub mod engine_writer;
 pub mod entry;
 pub mod health;
 pub mod leaf;

@@ -126,6 +126,10 @@ impl ProofThread {
 
     fn take(&mut self, job: ProofJob) {
         let ProofJob::Wait(waiting) = job else { return };
+        if waiting.answer.receipt.log != self.host.reader.origin() {
+            // A repeated answer of another node, which has the proof.
+            return send(waiting, None);
+        }
         if waiting.answer.receipt.index < self.covered() {
             self.prove(waiting);
         } else if self.waiting.len() < WAITING_MAX {

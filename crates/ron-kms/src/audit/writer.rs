@@ -7,6 +7,7 @@ use ron_crypto::hash::hmac_sha256;
 use ron_crypto::secret::Secret32;
 use ron_files::Dir;
 use ron_kernel::SharedClock;
+use ron_kernel::time::Instant;
 use ron_proto::strict;
 use ron_tlog::append::{AppendError, Log};
 use serde::{Deserialize, Serialize};
@@ -76,6 +77,18 @@ impl StateFile {
 }
 
 impl Counters {
+    /// The same but for the counts of keys.
+    pub(super) fn without_keys(&self) -> Self {
+        Self {
+            keys: BTreeMap::new(),
+            log_size: self.log_size,
+            last_ts: self.last_ts,
+            store_version: self.store_version,
+            answered: self.answered.clone(),
+            unsure: self.unsure.clone(),
+        }
+    }
+
     /// Counts a leaf; refuses one whose time, store version or counter does not follow from the leaves before.
     pub fn follow(&mut self, leaf: &Leaf) -> Result<(), String> {
         if leaf.ts < self.last_ts {
@@ -122,20 +135,18 @@ impl Counters {
     }
 }
 
-/// The log and its counters; owned by the appender thread.
-pub struct AuditWriter {
-    log: Log,
-    counters: Counters,
+/// Makes leaves of drafts, and counts them.
+pub struct LeafMaker {
+    pub(super) counters: Counters,
     state_at: u64,
     state: Option<StateFile>,
-    clock: SharedClock,
+    pub(super) clock: SharedClock,
     metrics: Metrics,
 }
 
-impl AuditWriter {
+impl LeafMaker {
     /// Continues after `counters`. `state` keeps them between starts.
     pub fn new(
-        log: Log,
         counters: Counters,
         state: Option<StateFile>,
         clock: SharedClock,
@@ -144,7 +155,6 @@ impl AuditWriter {
         clock.resume_after(counters.last_ts);
         let state_at = counters.log_size;
         Self {
-            log,
             counters,
             state_at,
             state,
@@ -153,26 +163,19 @@ impl AuditWriter {
         }
     }
 
-    /// Makes the drafts durable as consecutive leaves, with one append and one sync. Returns the index of
-    /// the first leaf. After an error the log is closed for writing.
-    pub fn append(&mut self, drafts: impl Iterator<Item = Draft>) -> Result<u64, AppendError> {
-        let now = self.clock.unix_ms();
-        // Advances the counters before the append. After an error the log is closed, so wrong counters are never used;
-        // `keep_state` must not be called then.
-        let leaves: Vec<Vec<u8>> = drafts.map(|draft| self.finish(draft, now)).collect();
-        let started = self.clock.now();
-        let first = self.log.append(&leaves)?;
+    /// Shows an append that began at `started`.
+    pub(super) fn appended(&self, leaves: usize, started: Instant) {
         let took = self.clock.now().saturating_duration_since(started);
         self.metrics.fsync_seconds.observe(took.as_secs_f64());
-        self.metrics.batch_size.observe(leaves.len() as f64);
-        self.metrics.leaves.inc_by(leaves.len() as u64);
+        self.metrics.batch_size.observe(leaves as f64);
+        self.metrics.leaves.inc_by(leaves as u64);
         self.metrics
             .log_size
             .set(self.counters.log_size.cast_signed());
-        Ok(first)
     }
 
-    fn finish(&mut self, draft: Draft, now: u64) -> Vec<u8> {
+    /// The leaf of a draft, behind those before it.
+    pub(super) fn finish(&mut self, draft: Draft, now: u64) -> Vec<u8> {
         let counters = &mut self.counters;
         // The wall clock may go back; times in the log never do.
         counters.last_ts = counters.last_ts.max(now);
@@ -220,5 +223,38 @@ impl AuditWriter {
             Ok(()) => self.state_at = self.counters.log_size,
             Err(error) => tracing::warn!(event = "audit_state_not_kept", %error),
         }
+    }
+}
+
+/// The log in files, and its counters; owned by the appender thread.
+pub struct AuditWriter {
+    log: Log,
+    leaves: LeafMaker,
+}
+
+impl AuditWriter {
+    pub fn new(log: Log, leaves: LeafMaker) -> Self {
+        Self { log, leaves }
+    }
+
+    /// Makes the drafts durable as consecutive leaves, with one append and one sync. Returns the index of
+    /// the first leaf. After an error the log is closed for writing.
+    pub fn append(&mut self, drafts: impl Iterator<Item = Draft>) -> Result<u64, AppendError> {
+        let now = self.leaves.clock.unix_ms();
+        // Advances the counters before the append. After an error the log is closed, so wrong counters are never used;
+        // `keep_state` must not be called then.
+        let leaves: Vec<Vec<u8>> = drafts.map(|draft| self.leaves.finish(draft, now)).collect();
+        let started = self.leaves.clock.now();
+        let first = self.log.append(&leaves)?;
+        self.leaves.appended(leaves.len(), started);
+        Ok(first)
+    }
+
+    pub fn set_store_version(&mut self, version: u64) {
+        self.leaves.set_store_version(version);
+    }
+
+    pub fn keep_state(&mut self, now: bool) {
+        self.leaves.keep_state(now);
     }
 }

@@ -17,7 +17,7 @@ use ron_custody::backend::DeviceSettings;
 use ron_custody::store::KeyStore;
 use ron_kernel::Deadline;
 
-use super::log::Distrust;
+use super::distrust::Distrust;
 use crate::audit::health::Fault;
 
 /// Maximum wait for one answer of the TPM.

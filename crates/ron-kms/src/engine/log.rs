@@ -1,53 +1,64 @@
 //! Opens the log at start and checks that it is complete and unchanged, and that it agrees with the key store,
 //! with the copies of its checkpoint and with its witnesses.
 
+use std::time::Duration;
+
 use ron_custody::store::{KeyStore, LogIdentity};
 use ron_files::Dir;
-use ron_kernel::{SharedClock, SharedRandom};
+use ron_kernel::{Deadline, SharedClock, SharedRandom};
 use ron_proto::receipt::LogReceipt;
 use ron_service::log_host::asker::compare;
 use ron_service::log_host::cosign::Witnesses;
-use ron_tlog::append::{Checkpointer, Log, LogOptions, LogReader, OpenError, ReadError};
+use ron_tlog::append::{Checkpointer, EngineLog, Log, LogOptions, LogReader, ReadError};
 use ron_tlog::checkpoint::Checkpoint;
 
-use crate::audit::health::Fault;
+use super::distrust::{Distrust, failure, of_open, tampered};
+use super::shared::{self, EngineSessions};
+use crate::audit::engine_writer::EngineWriter;
 use crate::audit::leaf::{Draft, LEAF_BYTES_MAX, Leaf, Op};
 use crate::audit::ring::{LogRing, keep_chain, open_checkpoint};
-use crate::audit::writer::{AuditWriter, Counters, StateFile};
+use crate::audit::writer::{AuditWriter, Counters, LeafMaker, StateFile};
 use crate::metrics::Metrics;
 use crate::replay::Answered;
 use crate::settings::Settings;
-use crate::work::lifecycle::complete::complete_change;
-use crate::work::log_key::complete_log_key;
+use crate::work::lifecycle::complete::{complete_change, complete_log_key};
+
+/// The writer of the log, wherever that is.
+pub enum LogWriter {
+    Files(Box<AuditWriter>),
+    Engine(Box<EngineWriter>),
+}
+
+impl LogWriter {
+    /// Appends one leaf; returns its index.
+    pub fn append(&mut self, draft: Draft) -> Result<u64, String> {
+        match self {
+            Self::Files(writer) => {
+                let done = writer.append(std::iter::once(draft));
+                done.map_err(|e| e.to_string())
+            }
+            Self::Engine(writer) => {
+                let done = writer.append_by(&draft, Deadline::within(shared::START_WAIT));
+                done.map_err(|e| e.to_string())
+            }
+        }
+    }
+
+    fn set_store_version(&mut self, version: u64) {
+        match self {
+            Self::Files(writer) => writer.set_store_version(version),
+            Self::Engine(writer) => writer.set_store_version(version),
+        }
+    }
+}
 
 /// A log that passed all checks.
 pub struct OpenedLog {
-    pub writer: AuditWriter,
+    pub writer: LogWriter,
     pub checkpointer: Checkpointer,
     pub reader: LogReader,
     /// The newest operation whose answer the journal must have.
     pub answered: Option<Answered>,
-}
-
-/// Why the log cannot be trusted or used.
-#[derive(Debug)]
-pub struct Distrust {
-    pub fault: Fault,
-    pub why: String,
-}
-
-fn tampered(why: impl Into<String>) -> Distrust {
-    Distrust {
-        fault: Fault::Tampering,
-        why: why.into(),
-    }
-}
-
-fn failure(why: impl Into<String>) -> Distrust {
-    Distrust {
-        fault: Fault::Failure,
-        why: why.into(),
-    }
 }
 
 /// Directories and names of the copies of the checkpoint: one beside the log's directory, which detects a rollback of the log alone, and
@@ -89,6 +100,39 @@ pub struct OpenWith<'a> {
     /// The witnesses, which remember earlier heads of this log.
     pub witnesses: Option<&'a mut Witnesses>,
     pub ring: &'a LogRing,
+    /// The sessions with the log in an engine; `None` for one in files.
+    pub shared: Option<EngineSessions<'a>>,
+}
+
+/// The log, opened where it is.
+enum Opened {
+    Files(Box<Log>),
+    Engine(Box<EngineLog>, Duration),
+}
+
+impl Opened {
+    fn reader(&self) -> LogReader {
+        match self {
+            Self::Files(log) => log.reader(),
+            Self::Engine(log, _) => log.reader(),
+        }
+    }
+
+    fn take_checkpointer(&mut self) -> Option<Checkpointer> {
+        match self {
+            Self::Files(log) => log.take_checkpointer(),
+            Self::Engine(log, _) => log.take_checkpointer(),
+        }
+    }
+
+    fn writer(self, leaves: LeafMaker) -> LogWriter {
+        match self {
+            Self::Files(log) => LogWriter::Files(Box::new(AuditWriter::new(*log, leaves))),
+            Self::Engine(log, within) => {
+                LogWriter::Engine(Box::new(EngineWriter::new(*log, leaves, within)))
+            }
+        }
+    }
 }
 
 /// Opens the log, compares it with the store, the copies of its checkpoint and the witnesses, completes a change that
@@ -103,6 +147,7 @@ pub fn open(with: OpenWith<'_>, store: &mut KeyStore) -> Result<OpenedLog, Distr
         metrics,
         witnesses,
         ring,
+        shared,
     } = with;
     let identity = store.log().clone();
     let mut options = LogOptions::new(&identity.origin);
@@ -114,13 +159,21 @@ pub fn open(with: OpenWith<'_>, store: &mut KeyStore) -> Result<OpenedLog, Distr
         // The log must extend every stored head: a shorter one was cut or rolled back.
         options.known_heads.extend(head);
     }
-    let log = Log::open(dir.disk().clone(), dir.path(), options);
-    let mut log = log.map_err(|e| distrust(&e))?;
+    let mut log = match shared {
+        None => {
+            let log = Log::open(dir.disk().clone(), dir.path(), options);
+            Opened::Files(Box::new(log.map_err(|e| of_open(&e))?))
+        }
+        Some(sessions) => {
+            let within = sessions.within;
+            Opened::Engine(Box::new(shared::claim(dir, options, sessions)?), within)
+        }
+    };
     let reader = log.reader();
     if let Some(note) = reader.checkpoint() {
         open_checkpoint(&identity, &note).map_err(|e| tampered(format!("the checkpoint: {e}")))?;
     }
-    compare_births(store, &log)?;
+    compare_births(store, reader.size_durable())?;
     if let Some(witnesses) = witnesses {
         compare(witnesses, &reader).map_err(tampered)?;
     }
@@ -135,7 +188,7 @@ pub fn open(with: OpenWith<'_>, store: &mut KeyStore) -> Result<OpenedLog, Distr
     let checkpointer = log
         .take_checkpointer()
         .ok_or_else(|| failure("the log has no checkpointer"))?;
-    let mut writer = AuditWriter::new(log, counters, state, clock, metrics);
+    let mut writer = log.writer(LeafMaker::new(counters, state, clock, metrics));
     // After all comparisons, which must see the log as it was found, and before the start leaf.
     complete_interrupted(&mut writer, &reader, store)?;
     ring.replace(store.log()).map_err(failure)?;
@@ -166,7 +219,7 @@ pub fn open(with: OpenWith<'_>, store: &mut KeyStore) -> Result<OpenedLog, Distr
 
 /// Completes the changes of keys, of the log's key and of the issuer policy that a crash interrupted.
 fn complete_interrupted(
-    writer: &mut AuditWriter,
+    writer: &mut LogWriter,
     reader: &LogReader,
     store: &mut KeyStore,
 ) -> Result<(), Distrust> {
@@ -175,24 +228,10 @@ fn complete_interrupted(
     complete_pending_policy(writer, reader, store)
 }
 
-fn append(writer: &mut AuditWriter, draft: Draft) -> Result<u64, Distrust> {
+fn append(writer: &mut LogWriter, draft: Draft) -> Result<u64, Distrust> {
     writer
-        .append(std::iter::once(draft))
+        .append(draft)
         .map_err(|e| failure(format!("the audit log cannot be written: {e}")))
-}
-
-fn distrust(error: &OpenError) -> Distrust {
-    let fault = match error {
-        OpenError::Damaged { .. } | OpenError::Checkpoint(_) | OpenError::Origin { .. } => {
-            Fault::Tampering
-        }
-        OpenError::NewerFormat { .. } => Fault::Newer,
-        _ => Fault::Failure,
-    };
-    Distrust {
-        fault,
-        why: format!("the audit log cannot be opened: {error}"),
-    }
 }
 
 /// The head in a copy of the checkpoint, which the log must extend; `None` when there is no copy yet.
@@ -219,7 +258,7 @@ fn anchored(dir: &Dir, name: &str, identity: &LogIdentity) -> Result<Option<Chec
 }
 
 /// Checks that the log holds the leaf of every key version: a log that is too short was replaced or cut.
-fn compare_births(store: &KeyStore, log: &Log) -> Result<(), Distrust> {
+fn compare_births(store: &KeyStore, size: u64) -> Result<(), Distrust> {
     let index = store.index();
     let youngest = index
         .keys
@@ -231,9 +270,8 @@ fn compare_births(store: &KeyStore, log: &Log) -> Result<(), Distrust> {
         .chain(store.policy_birth())
         .max();
     match youngest {
-        Some(birth) if birth >= log.size() => Err(tampered(format!(
-            "the audit log has {} leaves, but a key was recorded in leaf {birth}: leaves were removed or the log was replaced",
-            log.size()
+        Some(birth) if birth >= size => Err(tampered(format!(
+            "the audit log has {size} leaves, but a key was recorded in leaf {birth}: leaves were removed or the log was replaced"
         ))),
         _ => Ok(()),
     }
@@ -300,7 +338,7 @@ fn scan(
 /// Completes a change that was committed to the store but whose leaf was not known to be durable: finds its leaf, or
 /// writes it now, and makes the version visible.
 fn complete_pending(
-    writer: &mut AuditWriter,
+    writer: &mut LogWriter,
     reader: &LogReader,
     store: &mut KeyStore,
 ) -> Result<(), Distrust> {
@@ -320,7 +358,7 @@ fn complete_pending(
 
 /// Completes a rotation of the log's own key whose leaf was not known to be durable.
 fn complete_pending_key(
-    writer: &mut AuditWriter,
+    writer: &mut LogWriter,
     reader: &LogReader,
     store: &mut KeyStore,
 ) -> Result<(), Distrust> {
@@ -340,7 +378,7 @@ fn complete_pending_key(
 
 /// Completes the adoption of an issuer policy whose leaf was not known to be durable.
 fn complete_pending_policy(
-    writer: &mut AuditWriter,
+    writer: &mut LogWriter,
     reader: &LogReader,
     store: &mut KeyStore,
 ) -> Result<(), Distrust> {
@@ -362,7 +400,7 @@ fn complete_pending_policy(
 /// The receipt of an interrupted change's leaf: found among the leaves from `since.0`, the log size before the change, or
 /// written now. `since.1` is the store version before the change.
 fn born(
-    writer: &mut AuditWriter,
+    writer: &mut LogWriter,
     reader: &LogReader,
     store: &KeyStore,
     since: (u64, u64),

@@ -1,15 +1,17 @@
 //! The KMS without HTTP: opens the store and the audit log, builds the queues and starts the threads.
 
 pub mod counter;
+mod distrust;
 pub mod log;
 mod replay_check;
+pub mod shared;
 pub mod threads;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ron_custody::backend::{self, DeviceHandles};
+use ron_custody::backend::{self, Backends, DeviceHandles};
 use ron_custody::keys::wrapping::WrappingKeys;
 use ron_custody::store::LogSigner;
 use ron_custody::store::{FILE_NAME, KeyStore, StoreError, StoreSettings};
@@ -25,6 +27,7 @@ use ron_service::ReadyBoard;
 use ron_service::config::NoteName;
 use ron_service::log_host::asker::WitnessSettings;
 use ron_service::log_host::{CosignedView, KeyView, LogHost};
+use ron_service::records::RecordStore;
 use ron_tlog::append::LogReader;
 
 use crate::audit::entry::Entry;
@@ -39,13 +42,16 @@ use crate::topology::{
     ATTEST, AUDIT_QUEUE, PROOF_QUEUE, SCHEDULER, SCRUB, SIGN_QUEUE, SIGNERS, STORE, STORE_QUEUE,
 };
 use crate::work::fair::{FairQueue, Turn};
+use crate::work::lifecycle::recover::{POLICY, Recovery};
 use crate::work::lifecycle::{Lifecycle, refuse_all};
 use crate::work::notes::SignedNotes;
 use crate::work::refresh::Refresher;
-use crate::work::{Kms, StoreJob, device_jobs, policy, schedule, signer};
+use crate::work::{Kms, StoreJob, device_jobs, schedule, signer};
 
+use distrust::Distrust;
 use log::{OpenWith, OpenedLog};
-use threads::Audit;
+use shared::SharedParts;
+use threads::{Audit, Keeps};
 
 /// What the engine needs from the chassis or from [`crate::embedded::Custody`].
 pub struct EngineParts {
@@ -68,6 +74,8 @@ pub struct EngineParts {
     pub witness: Option<WitnessSettings>,
     /// Client for the requests to witnesses.
     pub http: Arc<HttpClient>,
+    /// Of a node whose keys and audit log are in an engine.
+    pub shared: Option<SharedParts>,
 }
 
 /// Why the engine does not start.
@@ -81,6 +89,14 @@ pub enum EngineError {
         "{} is missing beside an audit log: restore it from a backup; a new store must not continue the log of another", .0.display()
     )]
     StoreMissing(PathBuf),
+    /// The directory has keys in a file, and those of the configuration are in an engine.
+    #[error(
+        "{} has keys, and records.url names a database: keys in a file cannot be moved there; use an empty data_dir", .0.display()
+    )]
+    OtherStore(PathBuf),
+    /// The engine that has the keys and the log does not answer, or refuses this node.
+    #[error("{0}; the service needs the database at its start")]
+    Unavailable(String),
     /// The journal of answers cannot be read, or a newer program has written it.
     #[error("the journal of answers: {0}")]
     Replay(#[from] FileError),
@@ -109,7 +125,8 @@ pub struct Engine {
 impl Engine {
     /// Opens the store and the log and starts the threads. A store that cannot be opened is an error. A log that
     /// cannot be trusted is not: signing and changes of keys are refused, verification works.
-    pub fn start(settings: Settings, parts: EngineParts) -> Result<Self, EngineError> {
+    pub fn start(settings: Settings, mut parts: EngineParts) -> Result<Self, EngineError> {
+        let mut shared = parts.shared.take();
         let metrics = Metrics::new(&parts.registry, settings.backend.as_str());
         let now = Timestamp(parts.clock.unix_ms());
         let handles = handles(&parts, &metrics);
@@ -121,13 +138,8 @@ impl Engine {
             &parts.http,
         );
         let top = top(&parts);
-        refuse_lost_store(&parts, &top)?;
-        let mut store = KeyStore::open(
-            &store_settings(&settings, parts.home.clone()),
-            backends.clone(),
-            parts.random.clone(),
-            now,
-        )?;
+        let records = shared.as_mut().and_then(|shared| shared.records.take());
+        let mut store = open_store(records, &settings, (&parts, &top), (backends.clone(), now))?;
         store.watch_disk(parts.sup.watch_disk("store"));
         report_damage(&store, &parts.ready);
         let in_force: InForce = Arc::new(Snapshot::new(settings));
@@ -150,25 +162,28 @@ impl Engine {
             metrics: metrics.clone(),
             witnesses: witnesses.as_mut(),
             ring: &ring,
+            shared: shared.as_mut().and_then(SharedParts::sessions),
         };
         // The journal is opened before the log: opening the log appends a leaf, and a data directory that a newer
         // program has written must be refused unchanged.
-        let (replay, mut journal) = replay(&settings, &metrics, &store, &top)?;
+        let (replay, mut journal) = if store.is_shared() {
+            (Replay::in_engine(), None)
+        } else {
+            let (replay, journal) = replay(&settings, &metrics, &store, &top)?;
+            (replay, Some(journal))
+        };
         // Advances the TPM's counter before the start leaf is written.
         let counted = counter::compare(&settings.devices, &backends, &mut store);
         let mut opened = counted.and_then(|()| log::open(with, &mut store));
-        if let Ok(opened) = &mut opened {
-            replay_check::settle(&mut journal, &replay, opened, (&settings, &parts.ready));
+        if let (Ok(opened), Some(journal)) = (&mut opened, &mut journal) {
+            replay_check::settle(journal, &replay, opened, (&settings, &parts.ready));
         }
-        // Any other distrust starts a service that verifies. On the data of a newer program nothing is started.
-        if let Err(distrust) = &opened
-            && distrust.fault == Fault::Newer
-        {
-            return Err(EngineError::Newer(distrust.why.clone()));
+        if let Err(distrust) = &opened {
+            refuse_start(distrust, store.is_shared())?;
         }
         let log = opened.as_ref().ok().map(|o| o.reader.clone());
-        let shared = (log, ring, replay);
-        let (kms, queues) = assemble(in_force, &parts, metrics, &store, shared)?;
+        let opens = (log, ring, replay);
+        let (kms, queues) = assemble(in_force, &parts, metrics, &store, opens)?;
         let EngineParts {
             sup,
             km,
@@ -195,7 +210,10 @@ impl Engine {
                     entries: queues.audit,
                     proofs: queues.proofs,
                     witnesses: witnesses.zip(witness.map(|w| w.times)),
-                    journal,
+                    keeps: match shared {
+                        None => Keeps::Journal(Box::new(journal.expect("the log is in files"))),
+                        Some(shared) => Keeps::Engine(store.answers(), shared.shown()),
+                    },
                 };
                 audit.spawn(&sup, &km, &kms, &ready);
             }
@@ -210,6 +228,7 @@ impl Engine {
             device_busy: BTreeMap::new(),
             gone: BTreeSet::new(),
             stopped,
+            recovery: Recovery::default(),
         };
         spawn_store(&sup, lifecycle);
         spawn_signers(&sup, &kms, queues.turns, queues.devices);
@@ -219,6 +238,33 @@ impl Engine {
             keys,
             cosigned,
         })
+    }
+}
+
+/// Opens the keys, in the engine or in the data directory.
+fn open_store(
+    records: Option<Box<dyn RecordStore>>,
+    settings: &Settings,
+    (parts, top): (&EngineParts, &Dir),
+    (backends, now): (Backends, Timestamp),
+) -> Result<KeyStore, EngineError> {
+    let with = store_settings(settings, parts.home.clone());
+    if let Some(records) = records {
+        return shared::open_store(records, &with, parts, (backends, now));
+    }
+    refuse_lost_store(parts, top)?;
+    Ok(KeyStore::open(&with, backends, parts.random.clone(), now)?)
+}
+
+/// Any distrust of a log in files starts a service that verifies, but for the data of a newer program. A node that has not
+/// reached its engine is started again instead.
+fn refuse_start(distrust: &Distrust, is_shared: bool) -> Result<(), EngineError> {
+    match distrust.fault {
+        Fault::Newer => Err(EngineError::Newer(distrust.why.clone())),
+        Fault::Unavailable | Fault::Failure if is_shared => {
+            Err(EngineError::Unavailable(distrust.why.clone()))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -262,7 +308,7 @@ fn report_damage(store: &KeyStore, ready: &ReadyBoard) {
 
 /// Reports a stored issuer policy that no pinned key has signed: `policy.public_keys` was changed since it was accepted.
 fn report_policy(store: &KeyStore, in_force: bool, ready: &ReadyBoard) {
-    ready.declare(&[policy::CAUSE]);
+    ready.declare(&[POLICY]);
     let version = store.policy_version();
     if in_force || version == 0 {
         return;
@@ -272,7 +318,7 @@ fn report_policy(store: &KeyStore, in_force: bool, ready: &ReadyBoard) {
          tokens until svc-passport brings one that is, of this version or a newer one"
     );
     tracing::error!(event = "issuer_policy_not_pinned", version);
-    ready.degrade(policy::CAUSE, why);
+    ready.degrade(POLICY, why);
 }
 
 /// The part of the settings that the key store needs.
@@ -394,6 +440,7 @@ fn assemble(
         backends: store.backends().clone(),
         index: Snapshot::new(index),
         replay,
+        is_shared: store.is_shared(),
         credits: Credits::new(settings.keys.audit_queue),
         batch_slots: Credits::new(Kms::batch_slots_max(settings.keys.audit_queue)),
         notes: SignedNotes::new(),

@@ -47,8 +47,7 @@ pub fn settle(
 fn accept(journal: &mut Journal, opened: &mut OpenedLog, lost: &str) -> Result<(), String> {
     journal.accept_losses().map_err(|e| e.to_string())?;
     let draft = Draft::service(Op::ForgetAnswers, lost);
-    let leaf = opened.writer.append(std::iter::once(draft));
-    let leaf = leaf.map_err(|e| e.to_string())?;
+    let leaf = opened.writer.append(draft)?;
     tracing::warn!(event = "replay_loss_accepted", leaf, reason = lost);
     Ok(())
 }

@@ -2,25 +2,35 @@
 
 use std::sync::Arc;
 
+use ron_custody::store::AnswerSealer;
 use ron_files::Dir;
 use ron_kernel::{
-    KernelMetrics, Receiver, Sender, Shutdown, Supervisor, ThreadCtx, ThreadSpec, queue,
+    KernelMetrics, Receiver, Sender, Shutdown, ShutdownTrigger, Supervisor, ThreadCtx, ThreadSpec,
+    queue,
 };
+use ron_proto::Timestamp;
 use ron_service::ReadyBoard;
+use ron_service::log_engine;
 use ron_service::log_host::LogHost;
 use ron_service::log_host::asker::Published;
 use ron_service::log_host::cosign::{WitnessTimes, Witnesses};
+use ron_service::log_node::LogNode;
 
-use super::log::OpenedLog;
+use super::log::{LogWriter, OpenedLog};
+use super::shared::Shown;
 use crate::audit::AuditHealth;
 use crate::audit::appender::Appender;
 use crate::audit::checkpoint::{CheckpointThread, Signal, Wake};
+use crate::audit::engine_appender::{EngineAppender, EngineAppenderParts};
+use crate::audit::engine_writer::EngineWriter;
 use crate::audit::entry::Entry;
 use crate::audit::health::Fault;
 use crate::audit::proofs::{ProofJob, ProofThread};
 use crate::audit::witness::{WitnessThread, WitnessedAudit};
 use crate::replay::Journal;
-use crate::topology::{AUDIT, CHECKPOINT, CHECKPOINT_QUEUE, PROOFS, WITNESS, WITNESS_QUEUE};
+use crate::topology::{
+    AUDIT, CHECKPOINT, CHECKPOINT_QUEUE, PROOFS, UPKEEP, WITNESS, WITNESS_QUEUE,
+};
 use crate::work::Kms;
 
 /// The parts that the threads of the log are built from.
@@ -34,8 +44,15 @@ pub struct Audit {
     pub proofs: Receiver<ProofJob>,
     pub witnesses: Option<(Witnesses, WitnessTimes)>,
     pub host: LogHost,
-    /// Records the answers of operations with an `op_id`.
-    pub journal: Journal,
+    /// What records the answers of operations with an `op_id`.
+    pub keeps: Keeps,
+}
+
+/// Where answers are remembered.
+pub enum Keeps {
+    Journal(Box<Journal>),
+    /// In the engine, beside the leaves; and what operators see of the log there.
+    Engine(AnswerSealer, Shown),
 }
 
 impl Audit {
@@ -67,7 +84,7 @@ fn spawn(handles: &Handles<'_>, audit: Audit) {
         proofs,
         witnesses,
         host,
-        journal,
+        keeps,
     } = audit;
     let (sup, kms) = (handles.sup, handles.kms);
     let settings = kms.settings.load();
@@ -110,25 +127,97 @@ fn spawn(handles: &Handles<'_>, audit: Audit) {
         proofs: kms.proof_tx.clone(),
         finished: last_published,
     };
-    let appender = Appender {
+    let appending = Appending {
         writer: opened.writer,
-        journal,
-        disk: sup.watch_disk("audit"),
-        clock: kms.clock.clone(),
+        keeps,
         entries,
-        health: kms.health.clone(),
-        origin: kms.origin.clone(),
-        batch_leaves: settings.keys.batch_leaves,
         signal,
-        ready: handles.ready.clone(),
-        metrics: kms.metrics.clone(),
         finished,
     };
     let health = || kms.health.clone();
     spawn_writer(sup, &PROOFS, proving, health(), ProofThread::run);
-    spawn_writer(sup, &AUDIT, appender, health(), Appender::run);
+    appending.spawn(handles, settings.keys.batch_leaves);
     let run = CheckpointThread::run;
     spawn_writer(sup, &CHECKPOINT, checkpoints, health(), run);
+}
+
+/// What the appender is built from.
+struct Appending {
+    writer: LogWriter,
+    keeps: Keeps,
+    entries: Receiver<Entry>,
+    signal: Arc<Signal>,
+    finished: ShutdownTrigger,
+}
+
+impl Appending {
+    fn spawn(self, handles: &Handles<'_>, batch_leaves: usize) {
+        let Handles {
+            sup, kms, ready, ..
+        } = handles;
+        let disk = sup.watch_disk("audit");
+        let health = kms.health.clone();
+        match (self.writer, self.keeps) {
+            (LogWriter::Files(writer), Keeps::Journal(journal)) => {
+                let appender = Appender {
+                    writer: *writer,
+                    journal: *journal,
+                    disk,
+                    clock: kms.clock.clone(),
+                    entries: self.entries,
+                    health: kms.health.clone(),
+                    origin: kms.origin.clone(),
+                    batch_leaves,
+                    signal: self.signal,
+                    ready: (*ready).clone(),
+                    metrics: kms.metrics.clone(),
+                    finished: self.finished,
+                };
+                spawn_writer(sup, &AUDIT, appender, health, Appender::run);
+            }
+            (LogWriter::Engine(writer), Keeps::Engine(answers, shown)) => {
+                let node = show(handles, &writer, shown);
+                let appender = EngineAppender::new(EngineAppenderParts {
+                    writer: *writer,
+                    keys: (*kms).clone(),
+                    health: kms.health.clone(),
+                    origin: kms.origin.clone(),
+                    metrics: kms.metrics.clone(),
+                    answers,
+                    disk,
+                    entries: self.entries,
+                    batch_leaves,
+                    signal: self.signal,
+                    ready: (*ready).clone(),
+                    node,
+                    finished: self.finished,
+                });
+                spawn_writer(sup, &AUDIT, appender, health, EngineAppender::run);
+            }
+            _ => unreachable!("keys and log are in the same place"),
+        }
+    }
+}
+
+/// Starts the thread that tends the tables of the engine.
+fn show(handles: &Handles<'_>, writer: &EngineWriter, shown: Shown) -> Arc<LogNode> {
+    let Shown { node, upkeep } = shown;
+    let (sup, clock) = (handles.sup, handles.kms.clock.clone());
+    if let Some(epoch) = writer.epoch() {
+        node.writes(epoch, Timestamp(clock.unix_ms()));
+    }
+    let (seen, ready) = (node.clone(), handles.ready.clone());
+    let body = move |upkeep, ctx: &ThreadCtx| {
+        log_engine::tend(ctx, upkeep, &ready, |state| {
+            seen.engine(state, Timestamp(clock.unix_ms()));
+        });
+    };
+    let lost = log_engine::lost(
+        sup,
+        "the thread that tends the tables of the audit log panicked",
+    );
+    sup.spawn_owner(&UPKEEP, upkeep, body, lost);
+    node
 }
 
 /// Spawns a thread that owns `state`. After a panic the state is not used again: the log is closed until the next

@@ -37,6 +37,25 @@ pub use journal::Journal;
 /// First half of SHA-256 over the tenant, a zero byte and the id.
 type OpKey = [u8; 16];
 
+/// An operation's id and the hash of its request, as an engine keeps them that several nodes have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct OnceId {
+    op: OpKey,
+    pub body: [u8; 32],
+}
+
+impl OnceId {
+    /// The id, in hex.
+    pub fn key(&self) -> String {
+        hex::encode(self.op)
+    }
+
+    /// What the answer is sealed for.
+    pub fn about(&self) -> Vec<u8> {
+        [&self.op[..], &self.body].concat()
+    }
+}
+
 fn op_key(tenant: &str, op_id: OpId) -> OpKey {
     let framed = [tenant.as_bytes(), b"\0", op_id.0.as_bytes()].concat();
     *sha256(&framed).first_chunk().expect("16 of 32 bytes")
@@ -135,6 +154,14 @@ impl Replay {
         Ok((replay, journal))
     }
 
+    /// A table of the operations in flight at this node alone: the answers are in an engine.
+    pub fn in_engine() -> Arc<Self> {
+        Arc::new(Self {
+            table: RankedMutex::new(&REPLAY_LOCK, HashMap::new()),
+            closed: OnceLock::new(),
+        })
+    }
+
     /// Takes no new operation id from now on: with answers lost, it could be one that was used before.
     pub fn close(&self) {
         let _ = self.closed.set(()); // set already means closed already
@@ -159,12 +186,7 @@ impl Replay {
         let place = {
             let mut table = self.table.lock();
             match table.get(&key).filter(|entry| !entry.is_old(now_ms)) {
-                Some(entry) if entry.body != body => {
-                    return Err(Refusal::new(
-                        Cause::OpIdMismatch,
-                        "this op_id was used with another body within 24 hours; use a new one",
-                    ));
-                }
+                Some(entry) if entry.body != body => return Err(other_body()),
                 Some(entry) => entry.place.clone().ok_or_else(|| {
                     Refusal::new(Cause::InFlight, "the operation with this op_id is running")
                 })?,
@@ -221,6 +243,12 @@ impl Replay {
     }
 }
 
+/// The refusal of an operation id that stands for another request.
+pub fn other_body() -> Refusal {
+    let detail = "this op_id was used with another body within 24 hours; use a new one";
+    Refusal::new(Cause::OpIdMismatch, detail)
+}
+
 /// The refusal of a repeated operation whose answer is damaged.
 pub fn unreadable_answer() -> Refusal {
     let detail = "the operation was done, but its remembered answer cannot be read";
@@ -228,6 +256,14 @@ pub fn unreadable_answer() -> Refusal {
 }
 
 impl Ticket {
+    /// The operation's id and the hash of its request.
+    pub fn id(&self) -> OnceId {
+        OnceId {
+            op: self.key.expect("present until the answer is recorded"),
+            body: self.body,
+        }
+    }
+
     /// Adds the answer to remember.
     pub fn with(self, answer: Vec<u8>) -> JournalRecord {
         JournalRecord {

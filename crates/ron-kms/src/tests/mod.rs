@@ -174,6 +174,7 @@ impl Rig {
             disk,
             witness: None,
             http: Arc::new(HttpClient::new(ClientConfig::default())),
+            shared: None,
         };
         let engine = match Engine::start(settings, parts) {
             Ok(engine) => engine,

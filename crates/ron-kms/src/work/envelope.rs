@@ -15,8 +15,9 @@ use ron_proto::kms::{Bytes, PrivateBytes};
 use ron_proto::values::{Alg, Kid, OpId};
 use serde::{Deserialize, Serialize};
 
-use super::operation::{Answer, Operation, Run, Stop};
-use super::{CallContext, Kms};
+use super::Kms;
+use super::answering::Answer;
+use super::operation::{Operation, Run, Stop};
 use crate::audit::entry::Logged;
 use crate::audit::leaf::{Draft, NO_MATCH, OK, Op};
 
@@ -137,8 +138,8 @@ impl Operation for EnvelopeTask {
     /// Plaintexts are not remembered, so an unwrap or a shown data key is decrypted again, with the caller's present access.
     fn again(
         &self,
-        kms: &Kms,
-        call: &CallContext,
+        index: &KeyIndex,
+        (caller, deadline): (&Principal, Deadline),
         mut remembered: Logged<EnvelopeOutput>,
     ) -> Answer<EnvelopeOutput> {
         let text = match (&self.what, &remembered.output.ciphertext) {
@@ -149,10 +150,9 @@ impl Operation for EnvelopeTask {
         let Some(kid) = &self.key else {
             return Ok(remembered);
         };
-        let index = kms.index.load();
-        let key = index.find(&call.caller, kid)?;
+        let key = index.find(caller, kid)?;
         let aad = self.aad.as_ref().map(Bytes::as_slice);
-        let (_, plaintext) = unwrap(key, aad, &text.0, call.deadline)?;
+        let (_, plaintext) = unwrap(key, aad, &text.0, deadline)?;
         remembered.output.plaintext = Some(plaintext);
         Ok(remembered)
     }

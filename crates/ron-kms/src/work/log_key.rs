@@ -7,19 +7,19 @@
 use ron_crypto::hash::sha256;
 use ron_custody::index::may_run_system;
 use ron_custody::store::OpRow;
-use ron_custody::store::{KeyStore, StoreError};
+use ron_custody::store::StoreError;
 use ron_custody::store::{LOG_KEY_NAME, NewLogKey};
 use ron_custody::{Cause, Refusal};
-use ron_kernel::{Credit, Deadline, reply};
-use ron_proto::kms::{RotateLogKey, RotateLogKeyAnswer};
-use ron_proto::receipt::LogReceipt;
-use ron_proto::values::{OpId, Tenant, Timestamp};
+use ron_kernel::Credit;
+use ron_proto::kms::RotateLogKey;
+use ron_proto::values::{OpId, Timestamp};
 
 use super::CallContext;
 use super::key_request::body_hash;
-use super::lifecycle::complete::{Answer, to_json};
-use super::lifecycle::{Change, LEAF_WAIT, Lifecycle, draft_of};
-use crate::audit::entry::{Entry, Items};
+use super::lifecycle::complete::{Answer, complete_log_key};
+use super::lifecycle::recover::Committed;
+use super::lifecycle::{Change, Lifecycle, draft_of};
+use crate::audit::entry::Items;
 use crate::audit::leaf::{Draft, Op};
 use crate::audit::ring::{SIGNING_MAX, keep_chain};
 
@@ -103,19 +103,10 @@ impl Lifecycle {
         // Before the leaf is queued: a checkpoint over that leaf must carry the new key's line.
         self.show_log_keys()?;
         draft.store_version_after = Some(self.store.version());
-        let (to, from) = reply();
-        let drafts = Items::from_buf([draft.clone()]);
-        self.kms.enter(Entry::new(drafts, to, credits));
-        let Ok(Ok(receipt)) = from.wait(Deadline::within(LEAF_WAIT)) else {
-            self.stopped = true;
-            self.ready.missing(
-                "store",
-                "a change waits for its audit leaf; restart the service to complete it",
-            );
-            return Err(Refusal::audit_down());
-        };
-        let json = complete_log_key(&mut self.store, number, receipt, &draft);
-        let json = json.map_err(|e| self.store_failed(&e))?;
+        let committed = || Committed::LogKey(number, Box::new(draft.clone()));
+        let receipt = self.log_change(draft.clone(), credits, committed)?;
+        let json = complete_log_key(&mut self.store, number, receipt.clone(), &draft);
+        let json = self.completed(json, committed, &receipt)?;
         self.show_log_keys()?;
         Ok(Answer {
             status: 200,
@@ -125,7 +116,7 @@ impl Lifecycle {
     }
 
     /// Publishes the keys: to the file beside the log, to the HTTP routes and to the thread that signs checkpoints.
-    fn show_log_keys(&mut self) -> Result<(), Refusal> {
+    pub(super) fn show_log_keys(&mut self) -> Result<(), Refusal> {
         let chain = self.store.log().chain();
         let kept = chain.map_err(StoreError::Tampered).and_then(|chain| {
             if let Some(dir) = &self.log_dir
@@ -141,38 +132,4 @@ impl Lifecycle {
         });
         kept.map_err(|e| self.store_failed(&e))
     }
-}
-
-/// Records that the leaf of `receipt` holds the log key `number`, stores the answer and returns it. Also used at start for a
-/// rotation that a crash interrupted.
-pub fn complete_log_key(
-    store: &mut KeyStore,
-    number: u32,
-    receipt: LogReceipt,
-    draft: &Draft,
-) -> Result<String, StoreError> {
-    let bad = || StoreError::Tampered("the leaf of a log key".into());
-    let tenant: Tenant = draft.tenant.parse().map_err(|_| bad())?;
-    let op_id: OpId = draft
-        .op_id
-        .as_deref()
-        .and_then(|id| id.parse().ok())
-        .ok_or_else(bad)?;
-    let birth = receipt.index;
-    let vkey = store
-        .log()
-        .chain()
-        .map_err(StoreError::Tampered)?
-        .newest()
-        .to_string();
-    let answer = RotateLogKeyAnswer {
-        op_id,
-        number,
-        vkey,
-        statement: draft.context.clone().unwrap_or_default(),
-        receipt,
-    };
-    let json = to_json(&answer);
-    store.complete_log_key(number, birth, (&tenant, op_id), &json)?;
-    Ok(json)
 }

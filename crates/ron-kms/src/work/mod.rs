@@ -1,6 +1,7 @@
 //! The operations: signing on the signer pool, changes of keys on the store thread, verification on the
 //! HTTP worker's thread, and the answers that leave once their leaf is durable.
 
+pub mod answering;
 pub mod attest;
 pub mod device_jobs;
 pub mod envelope;
@@ -38,7 +39,8 @@ use ron_proto::kms::{CreateKey, ExportKey, ImportKey, RotateLogKey};
 use ron_proto::values::{Kid, Tenant};
 use ron_tlog::append::LogReader;
 
-use crate::audit::entry::{Entry, Items, NoCaller};
+use crate::audit::engine_appender::NewestKeys;
+use crate::audit::entry::{Basis, Entry, Items, NoCaller};
 use crate::audit::leaf::{Draft, Op};
 use crate::audit::proofs::ProofJob;
 use crate::audit::{AuditHealth, LogRing};
@@ -69,6 +71,8 @@ pub struct Kms {
     pub index: Snapshot<KeyIndex>,
     /// Operation ids of signatures and envelope operations.
     pub replay: Arc<Replay>,
+    /// Whether other nodes may change the keys.
+    pub is_shared: bool,
     /// Room in the audit queue: one credit per leaf, taken before the work is done.
     pub credits: Credits,
     /// Bounds how many batches reserve credits at the same time: few enough that all of them can finish.
@@ -155,6 +159,8 @@ pub enum StoreJob {
     Remember(Kid, Checkpoint, ReplySender<Result<(), Refusal>>),
     /// Reserve a block of nonces of an AES-GCM key.
     Uses(UsesJob),
+    /// Read what other nodes have changed.
+    Refresh,
     /// A device has made a key for a change that waits, or has failed to.
     KeyMade(Box<KeyMadeJob>),
     /// A device has destroyed all versions of a key, or has failed to.
@@ -263,6 +269,7 @@ impl Kms {
                 self.refuse_unlogged(call, &refusal);
             }
             StoreJob::Uses(job) => job.refuse(refusal),
+            StoreJob::Refresh => {} // the next job, or the next pause, reads too
             StoreJob::Due(_) | StoreJob::KeyDestroyed(..) => {} // still due: the scheduler sends it again
             StoreJob::KeyMade(job) => {
                 // The device has made a key that no change will use now.
@@ -325,6 +332,14 @@ impl Kms {
         }
     }
 
+    /// What a result with this key is decided from now; `None` where this node alone changes the keys.
+    pub fn basis(&self, kid: &Kid) -> Option<Basis> {
+        self.is_shared.then(|| Basis {
+            index: self.index.load(),
+            keys: Items::from_buf([kid.clone()]),
+        })
+    }
+
     /// Hands an entry to the appender. Its credits guarantee room, so a full queue is a defect; a closed queue
     /// means that the appender has already stopped. Either way the callers get `audit_unavailable`, never success.
     pub fn enter(&self, entry: Entry) {
@@ -366,6 +381,17 @@ impl Kms {
     /// an interrupted change's leaf begins.
     pub fn log_size(&self) -> u64 {
         self.log.as_ref().map_or(0, LogReader::size_durable)
+    }
+}
+
+impl NewestKeys for Kms {
+    fn index(&self) -> Arc<KeyIndex> {
+        self.index.load()
+    }
+
+    fn ask(&self) {
+        // A full queue: the store thread reads before each of its jobs.
+        let _ = self.store_tx.try_send(StoreJob::Refresh);
     }
 }
 

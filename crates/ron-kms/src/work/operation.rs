@@ -19,17 +19,15 @@ use ron_proto::values::{Kid, OpId};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::answering::{Answer, Answering, Item, Remembered, recalled};
 use super::{CallContext, Kms, SignJob, StoreJob};
 use crate::audit::entry::{
-    DurableLeaves, Entry, Items, Label, Logged, Reply, ReplyBody, Timing, Unlogged, Waiting, refuse,
+    Basis, DurableLeaves, Entry, Items, Label, Logged, ReplyBody, Timing, Unlogged,
 };
 use crate::audit::leaf::{Draft, OK, Op};
 use crate::audit::proofs::ProofRequest;
 use crate::errors::problem;
-use crate::replay::{JournalRecord, Lookup, Ticket, unreadable_answer};
-
-/// The answer of one item.
-pub type Answer<M> = Result<Logged<M>, Refusal>;
+use crate::replay::{Lookup, Ticket};
 
 /// One operation: what it does with a key, and what its leaf says.
 pub trait Operation: Send + 'static {
@@ -64,8 +62,8 @@ pub trait Operation: Send + 'static {
     /// Completes a remembered answer with what the journal does not hold.
     fn again(
         &self,
-        _: &Kms,
-        _: &CallContext,
+        _: &KeyIndex,
+        _: (&Principal, Deadline),
         remembered: Logged<Self::Output>,
     ) -> Answer<Self::Output> {
         Ok(remembered)
@@ -250,6 +248,7 @@ where
         let gate = if single { gate } else { &mut not_in_batch };
         let mut drafts = Items::with_capacity(credits.len());
         let mut items = Items::with_capacity(starts.len());
+        let mut keys = Items::new();
         for start in starts {
             let (task, ticket) = match start {
                 Start::New(task, ticket) => (task, ticket),
@@ -266,7 +265,13 @@ where
                 gate: &mut *gate,
             };
             match run_one(&mut at, &task, ticket) {
-                Ok((item, draft)) => {
+                Ok((mut item, draft)) => {
+                    if kms.is_shared {
+                        keys.extend(task.key().filter(|_| item.is_output()).cloned());
+                        item.recall_by(|| {
+                            Box::new(move |index, by, answer| task.again(index, by, answer))
+                        });
+                    }
                     items.push(item);
                     drafts.push(draft);
                 }
@@ -291,7 +296,8 @@ where
             let reply = waiting.reply(DurableLeaves::none(), &mut Vec::new());
             return reply.send();
         }
-        kms.enter(Entry::new(drafts, waiting, credits));
+        let basis = (!keys.is_empty()).then_some(Basis { index, keys });
+        kms.enter(Entry::new(drafts, waiting, credits).decided_from(basis));
     }
 }
 
@@ -317,93 +323,22 @@ fn run_one<O: Operation>(
     let item = match task.run(at, &mut draft) {
         Ok(made) => {
             let label = label(O::result(&made));
-            Item::Output(Unlogged::new(made), label, ticket)
+            let remembered = ticket.map(Remembered::new);
+            Item::Output(Unlogged::new(made), label, remembered)
         }
         Err(Stop::Refusal(refusal)) => {
             let label = label(refusal.cause.code());
-            Item::Refusal(refusal, label)
+            let ticket = ticket.filter(|_| at.kms.is_shared);
+            Item::Refusal(refusal, label, ticket.map(Remembered::new))
         }
         Err(Stop::Forward) => return Err(Forward(ticket)),
     };
-    if let Item::Output(_, label, _) | Item::Refusal(_, label) = &item
+    if let Item::Output(_, label, _) | Item::Refusal(_, label, _) = &item
         && label.result != OK
     {
         label.result.clone_into(&mut draft.result);
     }
     Ok((item, draft))
-}
-
-/// One item of a request, after it has run.
-enum Item<M> {
-    /// Done: has a leaf. The ticket records the answer under its operation id.
-    Output(Unlogged<M>, Label, Option<Ticket>),
-    /// Refused: has a leaf.
-    Refusal(Refusal, Label),
-    /// Repeated, or never an operation: has no leaf.
-    Known(Answer<M>),
-}
-
-/// A request that waits for its leaves.
-struct Answering<M, R> {
-    responder: ron_http::Responder,
-    /// Items with a leaf stand in the order of their leaves.
-    items: Items<Item<M>>,
-    render: R,
-    proof: Option<ProofRequest>,
-    timing: Timing,
-}
-
-impl<M, R> Answering<M, R>
-where
-    M: Serialize,
-    R: FnOnce(Items<Answer<M>>) -> ReplyBody,
-{
-    fn reply(self, mut leaves: DurableLeaves<'_>, journal: &mut Vec<JournalRecord>) -> Reply {
-        let mut counted = Items::new();
-        let answer = |item| match item {
-            Item::Output(unlogged, label, ticket) => {
-                counted.push(label);
-                let logged = leaves.log(unlogged);
-                journal.extend(ticket.map(|ticket| {
-                    let json = serde_json::to_vec(&logged);
-                    ticket.with(json.expect("an answer holds strings and integers only"))
-                }));
-                Ok(logged)
-            }
-            Item::Refusal(refusal, label) => {
-                counted.push(label);
-                leaves.advance();
-                Err(refusal)
-            }
-            Item::Known(answer) => answer,
-        };
-        let answers = self.items.into_iter().map(answer).collect();
-        Reply {
-            responder: self.responder,
-            body: (self.render)(answers),
-            proof: self.proof,
-            counted,
-            timing: self.timing,
-        }
-    }
-}
-
-impl<M, R> Waiting for Answering<M, R>
-where
-    M: Serialize + Send,
-    R: FnOnce(Items<Answer<M>>) -> ReplyBody + Send,
-{
-    fn complete(
-        self: Box<Self>,
-        leaves: DurableLeaves<'_>,
-        journal: &mut Vec<JournalRecord>,
-    ) -> Option<Reply> {
-        Some(self.reply(leaves, journal))
-    }
-
-    fn fail(self: Box<Self>) {
-        refuse(self.responder);
-    }
 }
 
 impl Kms {
@@ -427,7 +362,9 @@ impl Kms {
         let known = match begun {
             Ok(Lookup::New(ticket)) => return Start::New(task, Some(ticket)),
             Ok(Lookup::Repeated(json)) => {
-                recalled(&json).and_then(|remembered| task.again(self, call, remembered))
+                let by = (caller, call.deadline);
+                let index = self.index.load();
+                recalled(&json).and_then(|remembered| task.again(&index, by, remembered))
             }
             Err(refusal) => Err(refusal),
         };
@@ -457,10 +394,10 @@ impl Kms {
 
     /// Logs the outcome of an operation of the store thread that changes nothing there; the caller is answered once its
     /// leaf is durable.
-    pub(super) fn log_answer<M: Serialize + Send + 'static>(
+    pub(super) fn log_answer<M: Serialize + DeserializeOwned + Send + 'static>(
         &self,
         call: CallContext,
-        outcome: Result<M, Refusal>,
+        (outcome, basis): (Result<M, Refusal>, Option<Basis>),
         mut draft: Draft,
         credits: Items<Credit>,
         render: impl FnOnce(Answer<M>) -> Result<Response, Refusal> + Send + 'static,
@@ -476,11 +413,12 @@ impl Kms {
             Err(refusal) => {
                 let label = label(refusal.cause.code());
                 label.result.clone_into(&mut draft.result);
-                Item::Refusal(refusal, label)
+                Item::Refusal(refusal, label, None)
             }
         };
         let waiting = self.answering(call, Items::from_buf([item]), rendered(render));
-        self.enter(Entry::new(Items::from_buf([draft]), waiting, credits));
+        let entry = Entry::new(Items::from_buf([draft]), waiting, credits);
+        self.enter(entry.decided_from(basis));
     }
 
     fn answering<M, R>(
@@ -496,6 +434,8 @@ impl Kms {
         Answering {
             timing: self.timing(&call),
             proof: call.proof_until.map(to),
+            caller: call.caller,
+            deadline: call.deadline,
             responder: call.responder,
             items,
             render,
@@ -509,22 +449,5 @@ impl Kms {
             since: call.since,
             clock: self.clock.clone(),
         }
-    }
-}
-
-/// Parses a remembered answer. The operation was done, so an unreadable answer is no mismatch that a new `op_id` would solve:
-/// the caller must not do it again unknowingly.
-fn recalled<M: DeserializeOwned>(json: &[u8]) -> Answer<M> {
-    serde_json::from_slice(json).map_err(|_| unreadable_answer())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_unreadable_remembered_answer_is_an_internal_error() {
-        let refusal = recalled::<()>(b"{\"output\":1}").expect_err("not an answer");
-        assert_eq!(refusal.cause, Cause::Internal);
     }
 }

@@ -7,7 +7,7 @@ use ron_crypto::hash::sha256;
 use ron_custody::index::{PolicyInForce, may_bring_policy};
 use ron_custody::{Cause, Refusal};
 use ron_http::Response;
-use ron_kernel::{Credit, Deadline, reply};
+use ron_kernel::Credit;
 use ron_proto::jcs;
 use ron_proto::kms::{IssuerPolicyInForce, PutIssuerPolicy};
 use ron_proto::passport::IssuerPolicy;
@@ -18,13 +18,11 @@ use ron_service::pinned::KeyRing;
 use ron_service::signed_policy::{SignedPolicy, check};
 
 use super::lifecycle::complete::{Answer, to_json};
-use super::lifecycle::{Change, LEAF_WAIT, Lifecycle, draft_of};
+use super::lifecycle::recover::{Committed, POLICY};
+use super::lifecycle::{Change, Lifecycle, draft_of};
 use super::{CallContext, Kms};
-use crate::audit::entry::{Entry, Items};
+use crate::audit::entry::Items;
 use crate::audit::leaf::{Draft, Op};
-
-/// Name of the readiness cause.
-pub const CAUSE: &str = "policy";
 
 /// A policy that a caller has brought.
 pub struct BroughtPolicy {
@@ -145,30 +143,23 @@ impl Lifecycle {
             .commit_policy(new, &draft.to_json(), self.kms.log_size())
             .map_err(|e| self.store_failed(&e))?;
         draft.store_version_after = Some(self.store.version());
-        let (to, from) = reply();
-        self.kms
-            .enter(Entry::new(Items::from_buf([draft]), to, credits));
-        let Ok(Ok(receipt)) = from.wait(Deadline::within(LEAF_WAIT)) else {
-            self.stopped = true;
-            self.ready.missing(
-                "store",
-                "a change waits for its audit leaf; restart the service to complete it",
-            );
-            return Err(Refusal::audit_down());
-        };
-        self.store
-            .complete_policy(receipt.index)
-            .map_err(|e| self.store_failed(&e))?;
+        let receipt = self.log_change(draft, credits, || Committed::Policy)?;
+        let done = self.store.complete_policy(receipt.index);
+        self.completed(done, || Committed::Policy, &receipt)?;
         let store = &self.store;
         let policy = self
             .kms
             .settings
             .with(|settings| store.policy_in_force(&settings.keys.policy_keys));
-        let mut index = self.kms.index.load().as_ref().clone();
-        index.policy = policy;
-        index.store_version = self.store.version();
-        self.kms.index.store(index);
-        self.ready.clear(CAUSE);
+        if self.kms.is_shared {
+            self.publish_all();
+        } else {
+            let mut index = self.kms.index.load().as_ref().clone();
+            index.policy = policy;
+            index.store_version = self.store.version();
+            self.kms.index.store(index);
+        }
+        self.ready.clear(POLICY);
         let shown = self.kms.issuer_policy()?;
         tracing::info!(event = "issuer_policy_adopted", version = shown.version);
         Ok(Answer {

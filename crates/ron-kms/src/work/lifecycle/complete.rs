@@ -5,13 +5,13 @@ use ron_custody::index::Key;
 use ron_custody::store::Pending;
 use ron_custody::store::{KeyStore, StoreError};
 use ron_http::Response;
-use ron_proto::kms::{KeyChanged, KeyDoc, KeyState, RotationDoc, WaitingDoc};
+use ron_proto::kms::{KeyChanged, KeyDoc, KeyState, RotateLogKeyAnswer, RotationDoc, WaitingDoc};
 use ron_proto::receipt::LogReceipt;
 use ron_proto::strict;
-use ron_proto::values::{Kid, OpId, Timestamp};
+use ron_proto::values::{Kid, OpId, Tenant, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use crate::audit::leaf::Op;
+use crate::audit::leaf::{Draft, Op};
 use crate::replay::unreadable_answer;
 use crate::work::CallContext;
 
@@ -57,10 +57,13 @@ struct KeptAnswer {
     destroy_at: Option<Timestamp>,
     /// Index of the leaf.
     leaf: u64,
+    /// Name of the audit log that it is in, where nodes have one each.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    log: Option<String>,
 }
 
 impl KeptAnswer {
-    fn of(key: &Key, leaf: u64) -> Self {
+    fn of(key: &Key, leaf: u64, log: Option<&str>) -> Self {
         let document = key.summary();
         Self {
             key: document.key,
@@ -72,10 +75,11 @@ impl KeptAnswer {
             waiting: document.waiting,
             destroy_at: document.destroy_at,
             leaf,
+            log: log.map(str::to_owned),
         }
     }
 
-    /// The whole answer. `key` is the key at any later time, and `log` the origin of the audit log.
+    /// The whole answer. `key` is the key at any later time, and `log` the origin of this node's audit log.
     fn answer(self, (op, op_id): (Op, OpId), key: &Key, log: &str) -> Answer {
         let shown = KeyDoc {
             head: self.head,
@@ -93,7 +97,7 @@ impl KeptAnswer {
             ..shown
         };
         let receipt = LogReceipt {
-            log: log.to_owned(),
+            log: self.log.unwrap_or_else(|| log.to_owned()),
             index: self.leaf,
         };
         if makes_key(op) {
@@ -131,13 +135,48 @@ pub fn complete_change(
     let key = store
         .key(&pending.kid)
         .ok_or_else(|| StoreError::Tampered("the outbox names a key that is not there".into()))?;
-    let kept = KeptAnswer::of(&key, birth);
+    let log = store.is_shared().then_some(receipt.log.as_str());
+    let kept = KeptAnswer::of(&key, birth, log);
     store.complete(pending, birth, &to_json(&kept))?;
     Ok(kept.answer((op, pending.op_id), &key, &receipt.log))
 }
 
+/// Records that the leaf of `receipt` holds the log key `number`, stores the answer and returns it. Also used at start for a
+/// rotation that a crash interrupted.
+pub fn complete_log_key(
+    store: &mut KeyStore,
+    number: u32,
+    receipt: LogReceipt,
+    draft: &Draft,
+) -> Result<String, StoreError> {
+    let bad = || StoreError::Tampered("the leaf of a log key".into());
+    let tenant: Tenant = draft.tenant.parse().map_err(|_| bad())?;
+    let op_id: OpId = draft
+        .op_id
+        .as_deref()
+        .and_then(|id| id.parse().ok())
+        .ok_or_else(bad)?;
+    let birth = receipt.index;
+    let vkey = store
+        .log()
+        .chain()
+        .map_err(StoreError::Tampered)?
+        .newest()
+        .to_string();
+    let answer = RotateLogKeyAnswer {
+        op_id,
+        number,
+        vkey,
+        statement: draft.context.clone().unwrap_or_default(),
+        receipt,
+    };
+    let json = to_json(&answer);
+    store.complete_log_key(number, birth, (&tenant, op_id), &json)?;
+    Ok(json)
+}
+
 /// The answer of an operation that was done before, from what [`complete_change`] or
-/// [`complete_log_key`](crate::work::log_key::complete_log_key) has kept.
+/// [`complete_log_key`] has kept.
 pub fn repeated_answer(
     store: &KeyStore,
     (op, op_id): (Op, OpId),

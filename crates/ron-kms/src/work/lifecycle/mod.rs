@@ -9,6 +9,7 @@ mod checkpoint;
 pub mod complete;
 pub mod device;
 pub mod plan;
+pub mod recover;
 mod transfer;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,7 +27,7 @@ use ron_custody::store::{Order, PlanError};
 use ron_custody::{Cause, Refusal};
 use ron_files::Dir;
 use ron_http::Response;
-use ron_kernel::{Credit, Deadline, Receiver, ThreadCtx, reply};
+use ron_kernel::{Credit, Deadline, Receiver, Recv, ThreadCtx};
 use ron_proto::kms::{CreateKey, PayloadPolicy};
 use ron_proto::values::{Kid, OpId, Timestamp};
 use ron_service::ReadyBoard;
@@ -35,11 +36,12 @@ use uuid::Uuid;
 use super::jobs::DeferredKind;
 use super::key_request::{KeyRequest, body_hash};
 use super::{CallContext, Kms, StoreJob, each_job};
-use crate::audit::entry::{Entry, Items, Label};
+use crate::audit::entry::{Items, Label};
 use crate::audit::leaf::{Draft, OK, Op};
 use crate::errors::problem;
 use complete::{Answer, complete_change, makes_key, repeated_answer};
 use plan::{Plan, Planner};
+use recover::{ChangeError, Committed, MOVES_MAX, POLL, Recovery, moved, unfinished_elsewhere};
 
 /// How long a change waits for its leaf before the store refuses further changes until the next start. Longer than a
 /// disk hangs that recovers.
@@ -61,6 +63,8 @@ pub struct Lifecycle {
     pub gone: BTreeSet<Kid>,
     /// A write failed, or a change is stuck without its leaf: every further change is refused until a restart.
     pub stopped: bool,
+    /// Where other nodes change the keys too.
+    pub recovery: Recovery,
 }
 
 /// The result of [`Lifecycle::begin`].
@@ -83,11 +87,35 @@ impl Lifecycle {
     /// Runs until shutdown, then finishes what is queued.
     pub fn run(&mut self, ctx: &ThreadCtx) {
         let jobs = self.jobs.clone();
-        each_job(&jobs, ctx, |job| self.tick(job));
+        if !self.kms.is_shared {
+            return each_job(&jobs, ctx, |job| self.tick(job));
+        }
+        loop {
+            match jobs.recv(&ctx.shutdown, Deadline::within(POLL)) {
+                Recv::Item(job) => self.tick_shared(job),
+                Recv::Timeout => {
+                    let _ = self.prepare(); // reported in readiness
+                }
+                Recv::Shutdown | Recv::Closed => break,
+            }
+        }
+        while let Some(job) = jobs.try_recv() {
+            self.tick_shared(job);
+        }
+    }
+
+    /// A job where other nodes change the keys too.
+    pub fn tick_shared(&mut self, job: StoreJob) {
+        if let Err(refusal) = self.prepare() {
+            return self.kms.refuse_store_job(job, refusal);
+        }
+        self.tick(job);
+        self.publish_newest();
     }
 
     pub fn tick(&mut self, job: StoreJob) {
         match job {
+            StoreJob::Refresh => {} // it was read before the job
             StoreJob::Create(call, request) => self.create(call, request),
             StoreJob::Change(call, kid, request) => self.change_key(call, &kid, request),
             StoreJob::Import(call, request) => self.import(call, &request),
@@ -153,39 +181,66 @@ impl Lifecycle {
         call: CallContext,
         change: Change,
         kid: &Kid,
-        plan: impl FnOnce(&Self, &CallContext) -> Result<Plan, PlanError>,
+        plan: impl Fn(&Self, &CallContext) -> Result<Plan, PlanError>,
     ) -> Option<(Order, CallContext)> {
-        let credits = match self.begin(&call, change, kid) {
-            Ok(Admission::New(credits)) => credits,
-            Ok(Admission::Repeated(answer)) => {
-                answer.send(call);
-                return None;
-            }
-            Err(refusal) => {
-                self.kms.refuse_unlogged(call, &refusal);
-                return None;
-            }
-        };
-        let draft = draft_of(change, &call).about(kid);
-        match plan(self, &call) {
-            Err(PlanError::DeviceKeyMissing(order)) => return Some((order, call)),
-            Err(PlanError::Refusal(refusal)) => {
-                // A refused key never exists, so its leaf names none.
-                let key = draft.key.clone().filter(|_| !makes_key(change.op));
-                let counted = self.store.key(kid).is_some();
-                let draft = Draft {
-                    key,
-                    counted,
-                    ..draft
-                };
-                self.refuse(call, draft, refusal, credits);
-            }
-            Ok(plan) => {
-                let outcome = self.change(&call, change, plan, draft, credits);
-                self.finish(call, change.op, kid.alg.as_str(), outcome);
+        for _ in 0..MOVES_MAX {
+            let credits = match self.begin(&call, change, kid) {
+                Ok(Admission::New(credits)) => credits,
+                Ok(Admission::Repeated(answer)) => {
+                    answer.send(call);
+                    return None;
+                }
+                Err(refusal) => {
+                    self.kms.refuse_unlogged(call, &refusal);
+                    return None;
+                }
+            };
+            let draft = draft_of(change, &call).about(kid);
+            let outcome = match plan(self, &call) {
+                Err(PlanError::DeviceKeyMissing(order)) => return Some((order, call)),
+                Err(PlanError::Refusal(refusal)) => {
+                    self.refuse_change(call, (change.op, kid), draft, refusal, credits);
+                    return None;
+                }
+                Ok(plan) => self.change(&call, change, plan, draft, credits),
+            };
+            match outcome {
+                // Another node was faster: decided again from its keys.
+                Err(ChangeError::Moved) => {
+                    if let Err(refusal) = self.read_again() {
+                        self.kms.refuse_unlogged(call, &refusal);
+                        return None;
+                    }
+                }
+                outcome => {
+                    let outcome = outcome.map_err(Refusal::from);
+                    self.finish(call, change.op, kid.alg.as_str(), outcome);
+                    return None;
+                }
             }
         }
+        self.kms.refuse_unlogged(call, &moved());
         None
+    }
+
+    /// Logs the refusal of a change.
+    fn refuse_change(
+        &self,
+        call: CallContext,
+        (op, kid): (Op, &Kid),
+        draft: Draft,
+        refusal: Refusal,
+        credits: Items<Credit>,
+    ) {
+        // A refused key never exists, so its leaf names none.
+        let key = draft.key.clone().filter(|_| !makes_key(op));
+        let counted = self.store.key(kid).is_some();
+        let draft = Draft {
+            key,
+            counted,
+            ..draft
+        };
+        self.refuse(call, draft, refusal, credits);
     }
 
     /// Performs the scheduled change of a key, if it is still due.
@@ -225,7 +280,7 @@ impl Lifecycle {
             return;
         };
         let outcome = self.change(&call, change, plan, draft, credits);
-        self.finish(call, op, kid.alg.as_str(), outcome);
+        self.finish(call, op, kid.alg.as_str(), outcome.map_err(Refusal::from));
     }
 
     fn planner(&self) -> Planner<'_> {
@@ -350,11 +405,14 @@ impl Lifecycle {
         plan: Plan,
         mut draft: Draft,
         credits: Items<Credit>,
-    ) -> Result<Answer, Refusal> {
+    ) -> Result<Answer, ChangeError> {
         let Plan {
             change: planned,
             context,
         } = plan;
+        if planned.new.is_some() && self.store.is_unfinished(&planned.kid) {
+            return Err(unfinished_elsewhere().into());
+        }
         draft.counted = true;
         draft.version = Some(planned.version());
         draft.context = context;
@@ -380,29 +438,25 @@ impl Lifecycle {
         };
         self.store
             .commit(planned, &op, &pending.leaf, pending.log_size)
-            .map_err(|e| self.store_failed(&e))?;
+            .map_err(|e| match e {
+                StoreError::Moved => ChangeError::Moved,
+                e => self.store_failed(&e).into(),
+            })?;
         draft.store_version_after = Some(self.store.version());
-        let (to, from) = reply();
-        self.kms
-            .enter(Entry::new(Items::from_buf([draft]), to, credits));
-        let Ok(Ok(receipt)) = from.wait(Deadline::within(LEAF_WAIT)) else {
-            // The change is committed but its leaf is not known to be durable: the next start
-            // completes it from the outbox. A further change would need the one outbox row.
-            self.stopped = true;
-            self.ready.missing(
-                "store",
-                "a change waits for its audit leaf; restart the service to complete it",
-            );
-            return Err(Refusal::audit_down());
-        };
-        let answer = complete_change(&mut self.store, &pending, change.op, &receipt)
-            .map_err(|e| self.store_failed(&e))?;
+        let committed = || Committed::Key(Box::new(pending.clone()), change.op);
+        let receipt = self.log_change(draft, credits, committed)?;
+        let done = complete_change(&mut self.store, &pending, change.op, &receipt);
+        let answer = self.completed(done, committed, &receipt)?;
         self.publish(&pending.kid);
         Ok(answer)
     }
 
     /// Replaces the key in the snapshot that all threads read.
     fn publish(&self, kid: &Kid) {
+        if self.kms.is_shared {
+            // Other keys may have been read again too.
+            return self.publish_all();
+        }
         let Some(key) = self.store.key(kid) else {
             return;
         };
@@ -437,7 +491,7 @@ impl Lifecycle {
     ) {
         let outcome = Err::<(), _>(refusal);
         self.kms
-            .log_answer(call, outcome, draft, credits, |answer| {
+            .log_answer(call, (outcome, None), draft, credits, |answer| {
                 Ok(Response::json(200, &answer?.output))
             });
     }
@@ -447,6 +501,16 @@ impl Lifecycle {
         if self.stopped {
             return Err(store_down());
         }
+        for _ in 0..MOVES_MAX {
+            match self.try_remember(kid, to) {
+                Err(ChangeError::Moved) => self.read_again()?,
+                done => return Ok(done?),
+            }
+        }
+        Err(moved())
+    }
+
+    fn try_remember(&mut self, kid: &Kid, to: &Checkpoint) -> Result<(), ChangeError> {
         let before = self.store.note_head(kid);
         if before.as_ref() == Some(to) {
             return Ok(());
@@ -455,14 +519,19 @@ impl Lifecycle {
             return Err(Refusal::new(
                 Cause::CheckpointRefused,
                 "this key has signed a checkpoint that this one does not extend",
-            ));
+            )
+            .into());
         }
-        self.store
-            .advance_note(kid, to)
-            .map_err(|e| self.store_failed(&e))
+        self.store.advance_note(kid, to).map_err(|e| match e {
+            StoreError::Moved => ChangeError::Moved,
+            e => self.store_failed(&e).into(),
+        })
     }
 
     pub(super) fn store_failed(&mut self, error: &StoreError) -> Refusal {
+        if self.kms.is_shared {
+            return self.engine_failed(error);
+        }
         // The failed commit may be on disk or not, so memory and file may differ until the next start reads the file.
         self.stopped = true;
         let errors = &self.kms.metrics.io_errors;

@@ -7,7 +7,7 @@ use ron_custody::{Cause, Refusal};
 use ron_http::Response;
 use ron_proto::kms::{Bytes, ExportAnswer, ExportKey, ImportKey, KeyState, WRAPPED_BYTES_MAX};
 use ron_proto::values::{Kid, OpId};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::plan::Plan;
 use super::{Change, Lifecycle, draft_of};
@@ -79,8 +79,9 @@ impl Lifecycle {
             Err(refusal) => return self.kms.refuse_unlogged(call, &refusal),
         };
         let outcome = self.wrapped_version(&call, kid, ask, &mut draft);
+        let basis = outcome.is_ok().then(|| self.kms.basis(kid)).flatten();
         self.kms
-            .log_answer(call, outcome, draft, credits, |answer| {
+            .log_answer(call, (outcome, basis), draft, credits, |answer| {
                 Ok(Response::json(200, &ExportAnswer::from(answer?)))
             });
     }
@@ -128,7 +129,7 @@ impl Lifecycle {
 }
 
 /// An export, without the receipt of its leaf.
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 struct ExportOutput {
     key: Kid,
     version: u32,
