@@ -89,6 +89,19 @@ fn config(url: &str, node: usize, files: &TempDir, caller: &Caller) -> String {
     )
 }
 
+fn create(number: u128, alg: Alg) -> CreateKey {
+    CreateKey {
+        tenant: "ron".parse().unwrap(),
+        purpose: "app".parse().unwrap(),
+        alg,
+        payload: PayloadPolicy::Any,
+        exportable: false,
+        rotate_every: None,
+        backend: None,
+        op_id: id(number),
+    }
+}
+
 impl Fleet {
     fn config(&self, node: usize) -> String {
         config(&self.cluster.primary.url(), node, &self.files, &self.caller)
@@ -128,17 +141,7 @@ impl Fleet {
     }
 
     fn try_create(&self, node: usize, number: u128, alg: Alg) -> Result<KeyDoc, ClientError> {
-        let request = CreateKey {
-            tenant: "ron".parse().unwrap(),
-            purpose: "app".parse().unwrap(),
-            alg,
-            payload: PayloadPolicy::Any,
-            exportable: false,
-            rotate_every: None,
-            backend: None,
-            op_id: id(number),
-        };
-        self.clients[node].create_key(&request, soon())
+        self.clients[node].create_key(&create(number, alg), soon())
     }
 
     /// Makes a key at one node, and waits until the other has it.
@@ -269,6 +272,7 @@ fn two_nodes_have_the_same_keys() {
     a_key_that_is_out_of_use_signs_nowhere(&fleet);
     a_node_that_was_killed_goes_on(&mut fleet);
     a_database_that_is_away_comes_back(&mut fleet);
+    changes_are_made_once_through_crashes_of_the_database(&mut fleet);
     a_name_is_of_one_process(&mut fleet);
     fleet.verify();
 }
@@ -550,6 +554,78 @@ fn a_database_that_is_away_comes_back(fleet: &mut Fleet) {
     }
     for node in 0..2 {
         wait_for("the node is ready again", || fleet.readiness(node).0 == 200);
+    }
+}
+
+/// A commit that the crash of the database leaves without an answer is found, and finished.
+fn changes_are_made_once_through_crashes_of_the_database(fleet: &mut Fleet) {
+    const ROUNDS: u64 = 6;
+    let Fleet {
+        cluster, clients, ..
+    } = fleet;
+    let (is_over, clients) = (AtomicBool::new(false), &*clients);
+    let made = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for node in 0..2_u128 {
+            let (is_over, made) = (&is_over, &made);
+            scope.spawn(move || {
+                let at = &clients[node as usize];
+                let mut n = 0;
+                while !is_over.load(Ordering::SeqCst) {
+                    let number = 5_000 + 2_000 * node + 2 * n;
+                    let request = create(number, Alg::Ed25519);
+                    let mut key = None;
+                    wait_for("a key", || {
+                        key = at.create_key(&request, soon()).ok().map(|doc| doc.key);
+                        key.is_some()
+                    });
+                    let key = key.unwrap();
+                    let request = RotateRequest {
+                        op_id: Some(id(number + 1)),
+                        ..RotateRequest::default()
+                    };
+                    wait_for("a rotation", || {
+                        let rotated = at.rotate(&key, &request, soon());
+                        rotated.is_ok_and(|changed| changed.document.head == 2)
+                    });
+                    made.lock().unwrap().push((number, key));
+                    n += 1;
+                }
+            });
+        }
+        scope.spawn(|| {
+            for round in 0..ROUNDS {
+                let request = RotateLogKey {
+                    op_id: Some(id(9_000 + u128::from(round))),
+                    ..RotateLogKey::default()
+                };
+                wait_for("a rotation of a log's key", || {
+                    let at = &clients[round as usize % 2];
+                    at.rotate_log_key(&request, soon()).is_ok()
+                });
+                let before = made.lock().unwrap().len();
+                wait_for("changes", || {
+                    made.lock().unwrap().len() > before || is_over.load(Ordering::SeqCst)
+                });
+            }
+        });
+        for round in 0..ROUNDS {
+            let before = made.lock().unwrap().len();
+            wait_for("changes", || {
+                made.lock().unwrap().len() > before + round as usize
+            });
+            std::thread::sleep(Duration::from_millis(7 * round));
+            cluster.restart_primary();
+        }
+        is_over.store(true, Ordering::SeqCst);
+    });
+    for (number, key) in made.into_inner().unwrap() {
+        for client in clients {
+            let again = client.create_key(&create(number, Alg::Ed25519), soon());
+            assert_eq!(again.unwrap().key, key, "{number}");
+            let doc = client.key(&key, soon()).unwrap();
+            assert_eq!((doc.head, doc.versions.len()), (2, 1), "{number}");
+        }
     }
 }
 

@@ -117,7 +117,7 @@ fn spawn(handles: &Handles<'_>, audit: Audit) {
         ring: kms.ring.clone(),
         signal: signal.clone(),
         wakes,
-        disk: sup.watch_disk("checkpoint"),
+        disk: (!kms.is_shared).then(|| sup.watch_disk("checkpoint")),
         anchors,
         health: kms.health.clone(),
         ready: handles.ready.clone(),

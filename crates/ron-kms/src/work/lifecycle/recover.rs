@@ -154,6 +154,8 @@ impl Lifecycle {
             store_version_after: Some(version_before + 1),
             ..draft
         };
+        // Before the leaf is queued, as in the rotation of a log key: a checkpoint over that leaf must carry the new key's line.
+        self.show_log_keys()?;
         let (to, from) = reply();
         let drafts = Items::from_buf([draft]);
         self.kms
