@@ -71,8 +71,8 @@ pub const TASKS: &[Task] = &[
     Task {
         name: "ha",
         group: Group::Step("logs and records in PostgreSQL"),
-        shows: "the contract of a log's store on a PostgreSQL primary with a synchronous standby: fencing, claims before reads, commits with a notice, a stopped standby, wrong settings, a failover that loses a provisional tail, ids that are used once; a log and a ledger's books of two nodes in an engine, under faults; the model of their protocol, with mutants; two ledgers that follow and take over, with a witness; the contract of records on SQLite and PostgreSQL; two wallets that answer for each other's open keys; a ledger that goes there and back",
-        length: "2 min",
+        shows: "the contract of a log's store on a PostgreSQL primary with a synchronous standby: fencing, claims before reads, commits with a notice, a stopped standby, wrong settings, a failover that loses a provisional tail, ids that are used once; a log and a ledger's books of two nodes in an engine, under faults; the model of their protocol, with mutants; two ledgers that follow and take over, with a witness; the contract of records on SQLite and PostgreSQL; two wallets that answer for each other's open keys; a ledger that goes there and back; two key services with the same keys, as processes that are killed",
+        length: "3 min",
         run: Run::Crate(HA),
         ..REST
     },
