@@ -58,8 +58,8 @@ pub enum CrashMode {
     KeepAll,
     /// Everything except the end of the last write, of which this many bytes stay.
     TearLast(usize),
-    /// Everything, but 512 bytes of the last write, from this offset on, stay zero: sectors reached
-    /// the disk out of order.
+    /// Everything, but 512 bytes of the last write, from this offset on, stay what they were, which is zero
+    /// where the file was shorter: sectors reached the disk out of order.
     HoleInLast(usize),
     /// Each write is lost, kept or torn by itself, and the new names of each directory are lost or kept
     /// together, as this number draws.
@@ -192,20 +192,23 @@ impl State {
         }
     }
 
-    /// Shortens the newest pending write, which is the last before the crash, or zeroes a part of
-    /// it.
+    /// Shortens the newest pending write, which is the last before the crash, or takes a part out of
+    /// it: those bytes stay what they were before, or zero where the file was shorter.
     fn damage_last(&mut self, mode: CrashMode) {
-        let file = self.last_write.and_then(|i| self.inodes.get_mut(&i));
-        let Some(Change::Write { bytes, .. }) = file.and_then(|file| file.pending.last_mut())
-        else {
+        let Some(file) = self.last_write.and_then(|i| self.inodes.get_mut(&i)) else {
+            return;
+        };
+        let Some((Change::Write { offset, bytes }, earlier)) = file.pending.split_last_mut() else {
             return;
         };
         match mode {
             CrashMode::TearLast(kept) => bytes.truncate(kept),
             CrashMode::HoleInLast(from) => {
-                let end = bytes.len().min(from + 512);
-                if from < end {
-                    bytes[from..end].fill(0);
+                let mut before = file.durable.clone();
+                earlier.iter().for_each(|change| change.apply(&mut before));
+                for at in from..bytes.len().min(from + 512) {
+                    let was = before.bytes.get(*offset as usize + at);
+                    bytes[at] = was.copied().unwrap_or(0);
                 }
             }
             CrashMode::LoseAll | CrashMode::KeepAll | CrashMode::Each(_) => {}

@@ -157,3 +157,17 @@ fn a_crash_may_decide_for_each_write_by_itself() {
     assert!(parted > 100);
     assert_eq!(outcome(7), outcome(7));
 }
+
+#[test]
+fn a_sector_that_is_not_written_keeps_what_it_was() {
+    let disk = SimDisk::new();
+    let file = disk.create(&path()).expect("created");
+    file.write_at(0, &[1; 1024]).expect("written");
+    file.sync_data().expect("synced");
+    disk.sync_dir(Path::new("/d")).expect("synced");
+    file.write_at(256, &[2; 1024]).expect("written");
+    disk.crash(CrashMode::HoleInLast(512));
+    let kept = disk.peek(&path()).expect("the file");
+    assert_eq!(kept[..768], [[1; 256].as_slice(), &[2; 512]].concat());
+    assert_eq!(kept[768..], [[1; 256].as_slice(), &[0; 256]].concat());
+}

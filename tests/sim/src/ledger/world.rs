@@ -421,14 +421,18 @@ impl World {
 }
 
 /// Whether the log lacks its last batch, and nothing else: while no checkpoint covers it, its damage cannot be told from
-/// a write that the power cut (docs/formats/tlog.md). All entries of a batch have one time.
+/// a write that the power cut (docs/formats/tlog.md). All entries of a batch have one time. What follows by now is the ledger's own:
+/// holds that have ended.
 fn is_cut(ledger: &Ledger, before: &[Event]) -> bool {
     let Ok(after) = all_events(ledger) else {
         return false;
     };
-    let lost = before.get(after.len()..).unwrap_or_default();
+    let same = before.iter().zip(&after).take_while(|(was, is)| was == is);
+    let kept = same.count();
+    let (lost, new) = (&before[kept..], &after[kept..]);
     let is_one_batch = lost.iter().all(|event| event.ts == lost[0].ts);
-    !lost.is_empty() && before.starts_with(&after) && is_one_batch
+    let is_own = new.iter().all(|event| event.entry.request_key().is_none());
+    !lost.is_empty() && is_one_batch && is_own
 }
 
 /// An entry that the state has is in the log, and its key leads to it.
