@@ -4,6 +4,7 @@
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ron_files::{Disk, DiskFile, DiskLock, SimDisk};
@@ -11,35 +12,23 @@ use ron_sim::{fault, time};
 
 use crate::chance::{below, ms};
 
-/// How slow a disk is.
-#[derive(Clone, Copy, Debug)]
-pub struct Pace {
-    /// The usual time of a flush is up to twice as long.
-    pub flush: Duration,
-    /// Flushes in a million that take up to `hang` longer.
-    pub hangs: u32,
-    pub hang: Duration,
-}
-
-impl Pace {
-    /// Of a disk that hangs rarely, up to three seconds.
-    pub const HANGS: Self = Self {
-        flush: Duration::from_micros(300),
-        hangs: 3_000,
-        hang: Duration::from_secs(3),
-    };
-}
+/// The usual time of a flush is up to twice as long.
+const FLUSH: Duration = Duration::from_micros(300);
+/// Flushes in a million that take up to `HANG` longer.
+const HANGS: u32 = 3_000;
+const HANG: Duration = Duration::from_secs(3);
 
 /// The disk. Clones share it.
 #[derive(Clone, Debug)]
 pub struct WorldDisk {
     image: SimDisk,
-    pace: Pace,
+    /// Whether it hangs now and then.
+    hangs: Arc<AtomicBool>,
 }
 
 impl WorldDisk {
-    pub const fn new(image: SimDisk, pace: Pace) -> Self {
-        Self { image, pace }
+    pub const fn new(image: SimDisk, hangs: Arc<AtomicBool>) -> Self {
+        Self { image, hangs }
     }
 
     /// A call that is over when it returns. After a power cut no call returns: the machine is off, and whatever a thread
@@ -53,10 +42,10 @@ impl WorldDisk {
     }
 
     fn flush<R>(&self, call: impl FnOnce(&SimDisk) -> io::Result<R>) -> io::Result<R> {
-        let usual = self.pace.flush.as_micros() as u64;
+        let usual = FLUSH.as_micros() as u64;
         let mut takes = Duration::from_micros(usual / 2 + below(usual + 1));
-        if fault::happens("a disk hangs", self.pace.hangs) {
-            takes += ms(below(self.pace.hang.as_millis() as u64));
+        if self.hangs.load(Ordering::SeqCst) && fault::happens("a disk hangs", HANGS) {
+            takes += ms(below(HANG.as_millis() as u64));
         }
         time::sleep(takes);
         self.call(call)

@@ -3,13 +3,14 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use ron_files::{CrashMode, FaultKind, SharedDisk, SimDisk};
 use ron_sim::{ensure, fault, time};
 
 use crate::chance::{below, ms};
 use crate::dates::Date;
-use crate::disk::{Pace, WorldDisk};
+use crate::disk::WorldDisk;
 use crate::money::services::Process;
 use crate::net::SimNet;
 
@@ -24,6 +25,8 @@ pub struct Machine {
     /// The service, and the number of its starts.
     pub process: Option<Process>,
     starts: u64,
+    /// Whether its disk hangs now and then.
+    hangs: Arc<AtomicBool>,
     /// Called when the service is about to end, however it ends.
     ends: Arc<dyn Fn() + Send + Sync>,
 }
@@ -60,6 +63,7 @@ impl Machine {
             date: Date::default(),
             process: None,
             starts: 0,
+            hangs: Arc::new(AtomicBool::new(true)),
             ends,
         };
         machine.begin(net);
@@ -68,8 +72,14 @@ impl Machine {
 
     fn begin(&mut self, net: &SimNet) {
         self.starts += 1;
-        let disk = Arc::new(WorldDisk::new(self.image.clone(), Pace::HANGS));
+        let disk = Arc::new(WorldDisk::new(self.image.clone(), self.hangs.clone()));
         self.process = Some((self.start)(net, self.starts, &self.date, disk));
+    }
+
+    /// Nothing is wrong with the machine from now on.
+    pub fn be_well(&self) {
+        self.date.be_right();
+        self.hangs.store(false, Ordering::SeqCst);
     }
 
     /// The service dies where it stands.

@@ -171,7 +171,7 @@ impl World {
         self.net.set_weather(Weather::default());
         self.clear_engine();
         for node in &self.nodes {
-            node.date.be_right();
+            node.be_well();
         }
         time::sleep(self.awake_at.saturating_duration_since(time::now()));
     }

@@ -229,6 +229,8 @@ impl World {
                 _ => self.pause(),
             }
         }
+        self.console.be_well();
+        self.ledger.be_well();
     }
 
     /// The console and a node do not reach each other.

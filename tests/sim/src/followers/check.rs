@@ -38,8 +38,8 @@ pub fn all(log: &[Event], payers: &[Payer], reader: &mut Reader, receiver: &Rece
             Page::Statement(after, limit, page) => statement(log, *after, *limit, page),
             Page::Balance(at, read) => balance(log, *at, read),
             Page::Totals(at, read) => totals(log, *at, read),
-            Page::Accounts(after, limit, page) => {
-                lists::accounts(log, after.as_ref(), *limit, page)
+            Page::Accounts(after, limit, least, page) => {
+                lists::accounts(log, after.as_ref(), (*limit, *least), page)
             }
             Page::Holds(of, before, limit, page) => lists::holds(log, of, *before, *limit, page),
         };

@@ -20,16 +20,17 @@ fn used(log: &[Event]) -> BTreeSet<(Account, Asset)> {
     sides.collect()
 }
 
-/// Every account between the name that a page begins after and the one at which the next begins, with its balances at the sequence
-/// that the page names.
+/// Every account between the name that a page begins after and the one at which the next begins that was used by the entry `least`,
+/// with its balances at the sequence that the page names.
 pub fn accounts(
     log: &[Event],
     after: Option<&Account>,
-    limit: u64,
+    (limit, least): (u64, u64),
     page: &AccountPage,
 ) -> Result<(), String> {
-    require(page.seq <= log.len() as u64, || {
-        "it is as of an entry to come".to_owned()
+    let is_of_log = (least..=log.len() as u64).contains(&page.seq);
+    require(is_of_log, || {
+        format!("it is to be as of an entry after {least}")
     })?;
     let log = &log[..page.seq as usize];
     let listed: Vec<&Account> = page.accounts.iter().map(|of| &of.account).collect();
@@ -40,10 +41,15 @@ pub fn accounts(
     })?;
     let is_within =
         |name: &Account| Some(name) > after && page.next.as_ref().is_none_or(|next| name <= next);
+    let must = used(&log[..least as usize]);
     for (name, asset) in used(log).iter().filter(|(name, _)| is_within(name)) {
         let account = page.accounts.iter().find(|of| of.account == *name);
-        let balances = account.map_or(&[][..], |of| &of.balances);
-        let balance = balances.iter().find(|of| of.asset == *asset);
+        let Some(account) = account else {
+            let due = must.iter().any(|(of, _)| of == name);
+            require(!due, || format!("{name} was used by {least}"))?;
+            continue;
+        };
+        let balance = account.balances.iter().find(|of| of.asset == *asset);
         let sum = past::total(log, name, asset);
         let right = balance.is_some_and(|of| {
             of.amount_minor == sum.balance().amount()

@@ -186,6 +186,8 @@ impl World {
         }
         time::sleep(ms(below(1_500)));
         self.net.set_weather(Weather::default());
+        self.wallet.be_well();
+        self.ledger.be_well();
         self.receiver.be_good();
     }
 

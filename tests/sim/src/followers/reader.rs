@@ -36,8 +36,8 @@ pub enum Page {
     /// At the sequence that was asked for.
     Balance(u64, Balance),
     Totals(u64, TrialBalance),
-    /// After this name, at most so many.
-    Accounts(Option<Account>, u64, AccountPage),
+    /// After this name, at most so many, with all that this entry knows.
+    Accounts(Option<Account>, u64, u64, AccountPage),
     /// Of an account, before this entry, at most so many.
     Holds(Account, Option<u64>, u64, HoldPage),
 }
@@ -249,7 +249,7 @@ impl Reader {
             );
             let page = told(self.clients.wallet.accounts(&query, within(CALL)))?;
             let next = page.next.clone();
-            self.pages.push(Page::Accounts(after, limit, page));
+            self.pages.push(Page::Accounts(after, limit, least, page));
             if next.is_none() {
                 return Some(());
             }

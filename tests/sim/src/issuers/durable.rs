@@ -110,7 +110,7 @@ impl World {
     fn calm_down(&self) {
         self.net.set_weather(Weather::default());
         for machine in [&self.kms, &self.issuer, &self.verifier] {
-            machine.date.be_right();
+            machine.be_well();
         }
     }
 

@@ -84,8 +84,8 @@ impl World {
             }
         }
         self.net.set_weather(Weather::default());
-        self.wallet.date.be_right();
-        self.ledger.date.be_right();
+        self.wallet.be_well();
+        self.ledger.be_well();
     }
 
     /// The ledger is down for a while, so outcomes are not known, and the wallet dies with what it knows of them.

@@ -90,8 +90,8 @@ impl World {
             }
         }
         self.net.set_weather(Weather::default());
-        self.rewarder.date.be_right();
-        self.ledger.date.be_right();
+        self.rewarder.be_well();
+        self.ledger.be_well();
     }
 
     fn pause(&self) {
