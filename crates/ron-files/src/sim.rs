@@ -205,7 +205,9 @@ impl State {
             CrashMode::TearLast(kept) => bytes.truncate(kept),
             CrashMode::HoleInLast(from) => {
                 let mut before = file.durable.clone();
-                earlier.iter().for_each(|change| change.apply(&mut before));
+                for change in earlier.iter() {
+                    change.apply(&mut before);
+                }
                 for at in from..bytes.len().min(from + 512) {
                     let was = before.bytes.get(*offset as usize + at);
                     bytes[at] = was.copied().unwrap_or(0);

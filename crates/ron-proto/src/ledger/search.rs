@@ -389,7 +389,8 @@ pub struct AccountPage {
     /// Value of `after` for the next page; absent when there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<Account>,
-    /// The last entry of the ledger that the balances count.
+    /// The last entry of the ledger that the balances count. An account that was first used a moment
+    /// before may be missing, unless `min_seq` asks for its entry.
     pub seq: u64,
 }
 
