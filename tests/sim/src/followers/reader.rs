@@ -241,7 +241,8 @@ impl Reader {
         let limit = 1 + below(4);
         let mut after = None;
         loop {
-            let mut query = vec![("limit", limit.to_string())];
+            let least = self.least().unwrap_or(0);
+            let mut query = vec![("limit", limit.to_string()), ("min_seq", least.to_string())];
             query.extend(
                 after
                     .iter()
