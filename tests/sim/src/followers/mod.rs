@@ -278,7 +278,7 @@ fn run(operations: &Operations) {
 }
 
 /// Seeds of a process: the threads of killed services stay until it ends.
-const SEEDS_MAX: u64 = 20;
+const SEEDS_MAX: u64 = 60;
 
 #[test]
 fn over_kills_and_power_cuts_pages_are_of_one_moment_and_every_message_arrives() {

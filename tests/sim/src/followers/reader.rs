@@ -87,12 +87,12 @@ impl Reader {
     }
 
     pub fn act(&mut self) {
-        let read = match below(10) {
-            0..3 => self.history(&account()),
-            3..6 => self.statement(),
-            6 => self.balance(),
-            7 => self.accounts(),
-            8 => self.holds(account()),
+        let read = match below(14) {
+            0..6 => self.history(&account()),
+            6..10 => self.statement(),
+            10 => self.balance(),
+            11 => self.accounts(),
+            12 => self.holds(account()),
             _ => self.totals(),
         };
         if read.is_none() {

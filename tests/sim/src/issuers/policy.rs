@@ -83,12 +83,13 @@ impl Actor {
         let Some(Change { version, guest, .. }) = newest else {
             return;
         };
-        if version > 1 && below(3) == 0 {
+        if version > 1 && below(2) == 0 {
             fault::happened("an old policy is put back");
-            let old = 1 + below(version - 1);
+            // Of those that say the opposite of the newest.
+            let old = version - 1 - 2 * below(version / 2);
             let had = self.seen().policies[old as usize - 1].guest;
             put_policy(&self.keys.policy, old, had);
-            time::sleep(ms(below(4_000)));
+            time::sleep(ms(500 + below(5_000)));
             put_policy(&self.keys.policy, version, guest);
             let stands = time::now();
             if let Some(newest) = self.seen().policies.last_mut() {
