@@ -211,10 +211,13 @@ fn with_public_socket() -> (Fleet, String, tempfile::TempDir) {
     let socket = fleet.dir().join("public/svc-passport.sock");
     let path = fleet.dir().join("svc-passport/config.toml");
     let text = std::fs::read_to_string(&path).unwrap();
-    let key = format!("client_uds_path = \"{}\"\n", socket.display());
-    // nginx runs as this user here.
+    let key = format!(
+        "client_uds_path = \"{}\"\ntrusted_proxies = [\"127.0.0.1\"]\n",
+        socket.display()
+    );
+    // nginx runs as this user here, and over TCP calls from an address of its own.
     let uid = std::fs::metadata("/proc/self").unwrap().uid();
-    let listed = format!("\n[forward]\nproxy_uids = [\"{uid}\"]\n");
+    let listed = format!("\n[forward]\nproxies = [\"127.0.0.2\"]\nproxy_uids = [\"{uid}\"]\n");
     std::fs::write(&path, key + &text + &listed).unwrap();
     assert_eq!(fleet.stop(), Some(0));
     let fleet = Fleet::start_in(fleet.keep_dir());
@@ -302,8 +305,19 @@ fn nginx_protects_a_page_with_the_forward_endpoint() {
     let www = format!("{}/www", dir.path().display());
     let server = replaced(&server, "127.0.0.1:8081", &format!("127.0.0.1:{port}"));
     let server = replaced(&server, "/srv/www", &www);
-    let server = replaced(&server, "/run/ron-public/svc-passport.sock", &socket);
-    let _nginx = nginx(dir.path(), &nginx_http(dir.path(), &server), port);
+    let unix = "unix:/run/ron-public/svc-passport.sock:";
+    let tcp_port = nginx_port();
+    let api = fleet.api("svc-passport");
+    let over_tcp = [
+        (unix, api.strip_prefix("http://").unwrap()),
+        ("internal;", "internal;\n    proxy_bind 127.0.0.2;"),
+        (&format!(":{port};"), &format!(":{tcp_port};")),
+    ];
+    let fold = |text: String, (from, into): &(&str, &str)| replaced(&text, from, into);
+    let over_tcp = over_tcp.iter().fold(server.clone(), fold);
+    let server = replaced(&server, unix, &format!("unix:{socket}:"));
+    let servers = nginx_http(dir.path(), &(server + &over_tcp));
+    let _nginx = nginx(dir.path(), &servers, port);
     let url = format!("http://127.0.0.1:{port}/page.txt?a=b");
     let seen = |token: Option<&str>| {
         let reply = fleet.get(&url, token);
@@ -350,6 +364,9 @@ fn nginx_protects_a_page_with_the_forward_endpoint() {
     ];
     let reply = fleet.send(Method::GET, &url, Some(&posting), None, &said);
     assert_eq!(reply.status, 403);
+    let over_tcp = format!("http://127.0.0.1:{tcp_port}/page.txt");
+    assert_eq!(fleet.get(&over_tcp, Some(&routed)).status, 200);
+    assert_eq!(fleet.get(&over_tcp, Some(&posting)).status, 403);
     let twice = url.replace("page.txt", "page.txt/..//page.txt");
     assert_eq!(fleet.get(&twice, Some(&routed)).status, 403);
     let key = dir.path().join("holder.key").display().to_string();
@@ -370,6 +387,9 @@ fn nginx_protects_a_page_with_the_forward_endpoint() {
     let sole = format!("{forward}?audience={orders}");
     let reply = fleet.send(Method::GET, &sole, Some(&posting), None, &said);
     assert_eq!(reply.status, 403, "anybody can say so");
+    let led = [("X-Forwarded-Uri", "/page.txt")];
+    let reply = fleet.send(Method::GET, &sole, Some(&routed), None, &led);
+    assert_eq!(reply.status, 403, "a proxy that names peers is no gateway");
     let write = token(&["--scope", "orders:write"]);
     let both = format!("{forward}?audience={orders}&scope=orders:read+orders:write");
     let refused = fleet.get(&both, Some(&write));

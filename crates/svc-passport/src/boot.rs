@@ -13,7 +13,6 @@ use ron_kernel::atomic::AtomicBool;
 use ron_kernel::{Receiver, Sender, Snapshot, TokenBuckets, Topology, queue};
 use ron_proto::passport::{Jwks, VERIFY_BATCH_MAX};
 use ron_proto::scope;
-use ron_service::config::Uid;
 use ron_service::kept_policy::KeptPolicy;
 use ron_service::log_engine;
 use ron_service::log_host::{Base, CosignedView, KeyView, LogHost, note_key, routes};
@@ -135,7 +134,10 @@ impl Service for SvcPassport {
             clients,
             refusals: ClientRefusals::new(chassis.clock.clone()),
             once,
-            gateways: gateways(&chassis, &core.settings.keys.forward_uids),
+            gateways: Gateways {
+                proxies: core.settings.keys.forward_proxies.clone(),
+                uids: core.settings.keys.forward_uids.clone(),
+            },
             issuer_keys,
             wanted_keys,
             auth,
@@ -151,16 +153,6 @@ impl Service for SvcPassport {
             metrics: core.metrics,
         });
         chassis.serve(api::router(&api).add_all(routes(Base::Revocations, &host)))
-    }
-}
-
-/// The gateways whose description of a request counts at the forward endpoint.
-fn gateways(chassis: &Chassis, uids: &[Uid]) -> Gateways {
-    Gateways {
-        proxies: chassis
-            .config
-            .with(|config| config.chassis().trusted_proxies.clone()),
-        uids: uids.to_vec(),
     }
 }
 

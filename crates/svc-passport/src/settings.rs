@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ron_proto::Kid;
-use ron_proto::caveat::CaveatMaxima;
+use ron_proto::caveat::{CaveatMaxima, IpBlock};
 use ron_proto::passport::TTL_S_MAX;
 use ron_service::config::{Blocks, ByteSize, Uid};
 use ron_service::pinned::KeyRing;
@@ -116,8 +116,11 @@ ron_service::settings! {
         /// Signature checks a second that one peer may cause without authentication, and wrong client credentials a
         /// second that it may send to the OAuth endpoints; each in bursts of 512 or more; 0 for no limit. A peer is an address, a /64 network or a user of this host.
         "verify.checks_per_second" => checks_per_second: u32 = "10000", range("0", "1000000"), restart(Front);
-        /// User ids of gateways that call /v1/passport/forward through a Unix socket. X-Forwarded-Method, -Uri and -For of these and of
-        /// trusted_proxies describe the request that a token is judged for: list only gateways that set all three themselves.
+        /// Addresses or blocks of gateways that call /v1/passport/forward over TCP. X-Forwarded-Method, -Uri and -For of listed gateways
+        /// describe the request that a token is judged for: list only gateways that set all three themselves. trusted_proxies does not
+        /// count here, since a proxy that names peers may pass the other two on as its caller has sent them.
+        "forward.proxies" => forward_proxies: Vec<IpBlock>, restart(Front);
+        /// User ids of gateways that call it through a Unix socket; they too must set all three headers themselves.
         "forward.proxy_uids" => forward_uids: Vec<Uid>, restart(Front);
         /// Threads that issue; 0 means one per core, at most 8.
         "issue.workers" => workers: usize = "0", range("0", "64"), restart(Threads);

@@ -82,11 +82,11 @@ fn is_method(text: &str) -> bool {
 }
 
 /// The path of a URI, if the service behind the gateway cannot take it for another one: no empty or dot segments, no backslash and no
-/// encoded character, `%2e%2e%2f` among them.
+/// encoded character, `%2e%2e%2f` among them. No `#` either: a request line has none, and programs differ in whether a path ends there.
 fn plain_path(uri: &str) -> Option<&str> {
-    let path = uri.split(['?', '#']).next()?;
+    let path = uri.split('?').next()?;
     let segments = path.strip_prefix('/')?;
-    let odd = |b: u8| !b.is_ascii_graphic() || b"\\%;".contains(&b);
+    let odd = |b: u8| !b.is_ascii_graphic() || b"\\%;#".contains(&b);
     let dots = |segment: &str| matches!(segment, "." | "..");
     let plain = !path.contains("//") && !path.bytes().any(odd) && !segments.split('/').any(dots);
     plain.then_some(path)
@@ -168,6 +168,9 @@ mod tests {
             "/orders\\..\\admin",
             "/orders;x=1/..",
             "/orders x",
+            "/orders#",
+            "/orders#/../../admin",
+            "/orders/x#?a",
         ] {
             assert_eq!(read(&[("X-Forwarded-Uri", uri)]), none, "{uri}");
         }
