@@ -55,13 +55,17 @@ pub struct Places {
     pub first: u32,
 }
 
-/// The list that is being filled.
+/// Maximum lists that are filled at a time. Each key, and each pair of keys of hybrids, has one of its own; a rotated key's stays until
+/// newer ones need its place.
+const OPEN_MAX: usize = 8;
+
+/// The lists that are being filled, each with its next position; the one that was opened last is the last.
 #[derive(Debug)]
-pub struct Lists(RankedMutex<Option<(ListRow, u32)>>);
+pub struct Lists(RankedMutex<Vec<(ListRow, u32)>>);
 
 impl Default for Lists {
     fn default() -> Self {
-        Self(RankedMutex::new(&LISTS, None))
+        Self(RankedMutex::new(&LISTS, Vec::new()))
     }
 }
 
@@ -69,11 +73,9 @@ impl Lists {
     /// Takes positions for `count` tokens of this key and epoch. `None`: a new list must be opened.
     pub fn take(&self, kid: &str, epoch: u64, count: u32, now_s: u64) -> Option<Places> {
         let mut open = self.0.lock();
-        let (row, next) = open.as_mut()?;
-        let fits = row.kid == kid
-            && row.epoch == epoch
-            && now_s < row.opened_s + LIST_AGE_S
-            && LIST_TOKENS - *next >= count;
+        let (row, next) = open.iter_mut().find(|(row, _)| row.kid == kid)?;
+        let fits =
+            row.epoch == epoch && now_s < row.opened_s + LIST_AGE_S && LIST_TOKENS - *next >= count;
         if !fits {
             return None;
         }
@@ -86,9 +88,14 @@ impl Lists {
         })
     }
 
-    /// Replaces the list that is being filled.
+    /// Fills this list from now on, instead of the one of the same key.
     pub fn fill(&self, row: ListRow) {
-        *self.0.lock() = Some((row, 0));
+        let mut open = self.0.lock();
+        open.retain(|(other, _)| other.kid != row.kid);
+        if open.len() >= OPEN_MAX {
+            open.remove(0);
+        }
+        open.push((row, 0));
     }
 }
 
@@ -200,6 +207,36 @@ mod tests {
         assert_eq!(lists.take("k", 3, 1, 1_000), None);
         assert_eq!(lists.take("k", 2, 1, 1_000 + LIST_AGE_S), None);
         assert_eq!(lists.take("k", 2, LIST_TOKENS, 1_000), None, "no room");
+    }
+
+    #[test]
+    fn keys_that_sign_in_turns_fill_a_list_each() {
+        let lists = Lists::default();
+        let mut opened = 0;
+        let mut take = |kid: &str, epoch: u64, now_s: u64| loop {
+            if let Some(places) = lists.take(kid, epoch, 1, now_s) {
+                return (places.list, places.first);
+            }
+            opened += 1;
+            lists.fill(ListRow {
+                id: opened,
+                kid: kid.to_owned(),
+                epoch,
+                opened_s: now_s,
+            });
+        };
+        for turn in 0..100 {
+            assert_eq!(take("eddsa", 2, 1_000), (1, turn));
+            assert_eq!(take("es256", 2, 1_000), (2, turn));
+        }
+        assert_eq!(take("es256", 3, 1_000), (3, 0), "another epoch");
+        assert_eq!(take("eddsa", 2, 1_000), (1, 100), "of the other key");
+        // Rotations leave lists behind; those of the oldest keys are left as they are.
+        for rotation in 0..OPEN_MAX as u64 {
+            assert_eq!(take(&format!("k{rotation}"), 3, 1_001), (4 + rotation, 0));
+        }
+        assert_eq!(lists.0.lock().len(), OPEN_MAX);
+        assert_eq!(take("eddsa", 2, 1_002).1, 0, "closed");
     }
 
     #[test]

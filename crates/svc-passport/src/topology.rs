@@ -26,13 +26,13 @@ pub static KEYS: ThreadSpec = ThreadSpec {
     job: "reads the signing keys from the KMS and publishes the key set",
 };
 
-/// Signs status lists and the policy note, and reads the trail.
+/// Signs status lists and the policy note, reads the trail, and deletes what need not be kept of issued tokens.
 pub static PUBLISHER: ThreadSpec = ThreadSpec {
     name: "pass-publish",
     count: Count::One,
     stage: Stage::Work,
     critical: false,
-    job: "signs status lists and the policy note when they are asked for and have changed; reads which tokens were issued",
+    job: "signs status lists and the policy note when they are asked for and have changed; reads which tokens were issued, and deletes the records of those that are too old",
 };
 /// Follows the issuer policy.
 pub static POLICY: ThreadSpec = ThreadSpec {
@@ -141,7 +141,7 @@ pub static PROOFS: LockSpec = LockSpec {
 pub static LISTS: LockSpec = LockSpec {
     name: "status_list",
     rank: 16,
-    guards: "number and next position of the status list that is being filled",
+    guards: "number and next position of the status lists that are being filled, one for each key",
 };
 
 /// Signed documents; only the publishing thread takes it.

@@ -149,19 +149,21 @@ impl Trail {
 
     /// Deletes the lists beyond the retention: the old ones, and the oldest while all are too large. Lists whose tokens may be valid stay.
     pub fn forget(&self, now_s: u64) -> io::Result<()> {
-        let lists = self.lists()?;
-        let (mut kept, mut deleted) = (0_u64, false);
-        for list in lists {
+        let (mut kept, mut deleted, mut done) = (0_u64, false, Ok(()));
+        for list in self.lists()? {
             let path = self.path(list);
             let age_s = now_s.saturating_sub(opened_at(list));
-            kept = kept.saturating_add(self.disk.open_read(&path)?.len()?);
+            let bytes = self.disk.open_read(&path).and_then(|file| file.len());
+            kept = kept.saturating_add(*bytes.as_ref().unwrap_or(&0));
             let old = age_s > self.retention.s + LIST_AGE_S || kept > self.retention.bytes_max;
             deleted |= old && age_s > LIST_KEPT_S;
+            // A file that cannot be read or deleted keeps no other.
+            done = done.and(bytes.map(|_| ()));
             if deleted {
-                self.disk.remove(&path)?;
+                done = done.and(self.disk.remove(&path));
             }
         }
-        Ok(())
+        done
     }
 
     /// One page, the newest list first, in each list the newest token. It reads at most as many slots as one list has, so that a search for

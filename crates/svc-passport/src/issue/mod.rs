@@ -70,7 +70,7 @@ pub struct Issuer {
     pub issuer_url: String,
     /// Base of published URLs.
     pub public_url: String,
-    /// The status list that is being filled.
+    /// The status lists that are being filled.
     pub lists: Lists,
     /// The record of token holders.
     pub holders: Arc<Holders>,
@@ -314,9 +314,6 @@ impl Issuer {
                 return Err(Problem::unavailable("the clock jumped; try again", 1));
             }
             self.lists.fill(row);
-            // Failures are retried when the next list is opened.
-            let _ = self.holders.forget(now_s);
-            let _ = self.trail.forget(now_s);
         }
     }
 

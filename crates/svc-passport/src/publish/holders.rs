@@ -98,12 +98,14 @@ impl Holders {
     /// never smaller than the second in which it was opened, so the number alone decides.
     pub fn forget(&self, now_s: u64) -> io::Result<()> {
         let oldest = now_s.saturating_sub(LIST_KEPT_S);
+        let mut done = Ok(());
         for file in self.disk.list(&self.dir)? {
             if file.parse().is_ok_and(|list| opened_at(list) < oldest) {
-                self.disk.remove(&self.dir.join(file))?;
+                // A file that cannot be deleted keeps no other.
+                done = done.and(self.disk.remove(&self.dir.join(file)));
             }
         }
-        Ok(())
+        done
     }
 }
 

@@ -1,6 +1,7 @@
 //! Signed public documents: status lists and the policy note. One thread signs and caches them on demand: a document
 //! is signed again when it is requested and its content has changed or its signature is too old.
 
+mod cleanup;
 pub mod holders;
 pub mod kept_note;
 pub mod note;
@@ -28,6 +29,7 @@ use crate::sync::InForce;
 use crate::token::SigningKey;
 use crate::topology::PUBLISHED;
 use crate::trail::{IssuedAsk, Trail};
+use cleanup::Cleanup;
 use holders::Holders;
 
 /// Validity of a signed list, in seconds; after `LIST_FRESH_S` it is signed again.
@@ -171,7 +173,11 @@ impl Publisher {
     }
 
     pub fn run(&self, ctx: &ThreadCtx, events: &Receiver<PublishEvent>) {
+        let records = (self.holders.clone(), self.trail.clone());
+        let errors = self.metrics.io_errors.clone();
+        let mut cleanup = Cleanup::new(records, self.clock.clone(), errors);
         loop {
+            cleanup.tick();
             match events.recv(&ctx.shutdown, Deadline::within(Duration::from_secs(60))) {
                 Recv::Item(event) => self.tick(event),
                 Recv::Timeout => {}
