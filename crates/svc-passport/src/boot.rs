@@ -26,6 +26,7 @@ use crate::dpop::Proofs;
 use crate::external::ExternalReject;
 use crate::external::keys::{self as issuer_keys, FetchedKeys, KeyReader};
 use crate::issue::health::IssueHealth;
+use crate::issue::numbers::Numbers;
 use crate::issue::{self, Issuer};
 use crate::keys::{KeeperParts, KeyKeeper, KeyRead};
 use crate::lists::{KnownLists, Lists};
@@ -523,6 +524,7 @@ impl Core {
             lists: Lists::default(),
             holders: self.holders.clone(),
             trail: self.trail.clone(),
+            numbers: Numbers::new(self.trail.grants.clone(), self.revoke.clone()),
             revoke: self.revoke.clone(),
             kms: self.kms.clone(),
             kms_timeout: self.settings.keys.kms_timeout,

@@ -5,7 +5,7 @@
 //! before the answer, and are not flushed: they survive a kill of the process, and a power failure may lose the newest. The KMS has a
 //! leaf for each signature in any case.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -36,9 +36,22 @@ pub struct IssuedFor {
     pub client: String,
     pub tenant: Tenant,
     pub audience: String,
-    /// `None` for a client with more than [`SCOPES_MAX`] different grants.
+    /// Sorted, each once: the order in which a client names its scopes makes no other grant. `None` for a client with more than
+    /// [`SCOPES_MAX`] different grants.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scope: Option<String>,
+}
+
+impl IssuedFor {
+    pub fn new(client: &str, tenant: Tenant, audience: &str, scope: &str) -> Self {
+        let scopes: BTreeSet<&str> = scope.split(' ').collect();
+        Self {
+            client: client.to_owned(),
+            tenant,
+            audience: audience.to_owned(),
+            scope: Some(Vec::from_iter(scopes).join(" ")),
+        }
+    }
 }
 
 /// The recorded grants with their numbers. The revoker thread alone adds some.
@@ -324,12 +337,7 @@ mod tests {
     const LIST: u64 = 1_000_000;
 
     fn grant(client: &str, scope: &str) -> IssuedFor {
-        IssuedFor {
-            client: client.to_owned(),
-            tenant: "default".parse().unwrap(),
-            audience: "orders".to_owned(),
-            scope: Some(scope.to_owned()),
-        }
+        IssuedFor::new(client, "default".parse().unwrap(), "orders", scope)
     }
 
     fn trail(disk: Arc<dyn Disk>, dir: PathBuf, bytes_max: u64) -> Trail {
@@ -441,6 +449,31 @@ mod tests {
         assert_eq!(lists(), [LIST + 20, LIST + 10]);
         trail.forget(LIST + 11 + 100_000 + LIST_AGE_S).unwrap();
         assert_eq!(lists(), [LIST + 20], "too old");
+    }
+
+    #[test]
+    fn the_order_in_which_scopes_are_named_makes_no_other_grant() {
+        let scopes = ["a:read", "a:write", "b:read", "b:write", "c", "d"];
+        let mut orders = vec![scopes.to_vec()];
+        for at in 0..scopes.len() {
+            let swapped = |order: &Vec<&'static str>| {
+                (at..order.len())
+                    .map(|with| {
+                        let mut order = order.clone();
+                        order.swap(at, with);
+                        order
+                    })
+                    .collect::<Vec<_>>()
+            };
+            orders = orders.iter().flat_map(swapped).collect();
+        }
+        assert_eq!(orders.len(), 720);
+        let one = orders.iter().map(|order| grant("ci", &order.join(" ")));
+        let grants: BTreeSet<IssuedFor> = one.collect();
+        assert_eq!(grants.len(), 1);
+        assert_eq!(grant("ci", "b a b"), grant("ci", "a b"));
+        assert_ne!(grant("ci", "a"), grant("ci", "a b"));
+        assert_eq!(grant("ci", "").scope.as_deref(), Some(""));
     }
 
     #[test]

@@ -6,6 +6,7 @@
 mod answer;
 mod deliver;
 pub mod health;
+pub mod numbers;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -36,6 +37,7 @@ use crate::trail::Trail;
 use answer::{oauth_answer, passport_answer};
 use deliver::Signed;
 use health::IssueHealth;
+use numbers::Numbers;
 
 /// Maximum grants in one signing call.
 pub const BATCH_MAX: usize = 256;
@@ -75,6 +77,8 @@ pub struct Issuer {
     /// The record of token holders.
     pub holders: Arc<Holders>,
     pub trail: Arc<Trail>,
+    /// Those of what tokens are issued for, in the trail.
+    pub numbers: Numbers,
     /// Opens new status lists.
     pub revoke: Sender<RevokeEvent>,
     pub kms: Arc<KmsClient>,
