@@ -46,7 +46,8 @@ const AKP: &str = "AKP";
 #[derive(Debug, Clone)]
 pub struct Head {
     pub key: SigningKey,
-    /// When it may sign at the earliest, after it was published. `None` for a key that was the head at the first read.
+    /// When it may sign at the earliest, after it was published. `None` for a key that was the head at the first read, and was published
+    /// by an earlier process, if there was one.
     pub from: Option<Instant>,
 }
 
@@ -310,14 +311,27 @@ impl KeyKeeper {
     /// When a head may sign. A new head is published first and signs after `hold`, so that verifiers have it by then. One that has
     /// waited in the KMS was published then.
     fn from(&self, old: &IssuerKeys, key: &SigningKey) -> Option<Instant> {
-        let before = old.heads.iter().find(|h| h.key.key == key.key)?;
-        if before.key.version == key.version {
-            return before.from;
+        let hold = Some(self.clock.now() + self.hold);
+        let before = old.heads.iter().find(|h| h.key.key == key.key);
+        let waited = || old.waiting.iter().find(|h| h.key == *key);
+        match before {
+            Some(before) if before.key.version == key.version => before.from,
+            Some(_) => waited().map_or(hold, |waited| waited.from),
+            // The first read in this process, of a head that the last process may have published, or not.
+            None if self.unknown_to_verifiers(old, &key.jwk.kid) => {
+                warn_late(key, 0);
+                hold
+            }
+            None => None,
         }
-        match old.waiting.iter().find(|h| h.key == *key) {
-            Some(waited) => waited.from,
-            None => Some(self.clock.now() + self.hold),
-        }
+    }
+
+    /// Whether verifiers have read key sets of this issuer, and none with this key. A revoked key is in none, and signs nothing.
+    fn unknown_to_verifiers(&self, old: &IssuerKeys, kid: &str) -> bool {
+        let known = old.all().keys;
+        !known.is_empty()
+            && known.iter().all(|jwk| jwk.kid != kid)
+            && !self.view.with(|view| view.kid_revoked(kid))
     }
 
     /// The version of a key that is published and does not sign yet.
@@ -327,22 +341,34 @@ impl KeyKeeper {
         if let Some(known) = old.waiting.iter().find(|h| h.key == key) {
             return Some(known.clone());
         }
-        let ahead_ms = waiting.signs_from.0.saturating_sub(self.clock.unix_ms());
-        if u128::from(ahead_ms) < self.max_age.as_millis() {
-            tracing::warn!(
-                service = "svc-passport",
-                event = "key_published_late",
-                kid = key.jwk.kid,
-                ahead_ms,
-                "verifiers may keep a key set for jwks.max_age, and will refuse tokens of this key until they read it again: \
-                 rotation.prepublish of ron-kms has to be longer"
-            );
+        if self.is_late(old, &key, waiting.signs_from) {
+            let now_ms = self.clock.unix_ms();
+            warn_late(&key, waiting.signs_from.0.saturating_sub(now_ms));
         }
         Some(Head {
             key,
             from: Some(self.clock.now() + self.hold),
         })
     }
+
+    /// Whether verifiers may lack a version when it begins to sign. One that an earlier process has published is not late.
+    fn is_late(&self, old: &IssuerKeys, key: &SigningKey, signs_from: Timestamp) -> bool {
+        let ahead_ms = signs_from.0.saturating_sub(self.clock.unix_ms());
+        let published = old.all().keys.iter().any(|jwk| jwk.kid == key.jwk.kid);
+        !published && u128::from(ahead_ms) < self.max_age.as_millis()
+    }
+}
+
+/// Warns of a key that signs before all verifiers have it.
+fn warn_late(key: &SigningKey, ahead_ms: u64) {
+    tracing::warn!(
+        service = "svc-passport",
+        event = "key_published_late",
+        kid = key.jwk.kid,
+        ahead_ms,
+        "verifiers may keep a key set for jwks.max_age, and will refuse tokens of this key until they read it again: \
+         rotation.prepublish of ron-kms has to be longer, and the issuer has to run meanwhile"
+    );
 }
 
 impl Validity {
@@ -482,5 +508,80 @@ mod tests {
         // It has waited, and signs.
         check((3, 9_000), end(9_000) - 1, &["k2", "k3"], Some(1));
         check((3, 9_000), end(9_000), &["k3"], Some(2));
+    }
+
+    const HOLD: Duration = Duration::from_millis(750);
+    const NOW_MS: u64 = 1_000_000;
+
+    /// A keeper that has read nothing yet, after a process that has published these versions.
+    fn after_restart(published: &[KeyVersionDoc]) -> KeyKeeper {
+        let registry = ron_kernel::Registry::new("svc_passport");
+        let http = Arc::new(ron_http::HttpClient::new(ron_http::ClientConfig::default()));
+        let kms = KmsClient::new("http://127.0.0.1:1", ron_client::Credential::none(), http);
+        let parts = KeeperParts {
+            kms: Arc::new(kms),
+            keys: Vec::new(),
+            pq_key: None,
+            timeout: Duration::ZERO,
+            hold: HOLD,
+            max_age: Duration::from_secs(60),
+            view: Arc::new(Snapshot::new(RevocationView::unchecked())),
+            others: false,
+            clock: ron_kernel::ManualClock::at(NOW_MS),
+            metrics: Metrics::new(&registry),
+            km: KernelMetrics::new(&registry),
+        };
+        let keys = published.iter().filter_map(|version| version.jwk.clone());
+        let stored = Jwks {
+            keys: keys.collect(),
+        };
+        KeyKeeper::new(parts, stored, |_| {})
+    }
+
+    fn signs_with(version: &KeyVersionDoc) -> SigningKey {
+        SigningKey {
+            key: "default/tokens/ed25519/0191e7a0-0000-7000-8000-000000000001"
+                .parse()
+                .expect("a key"),
+            version: version.version,
+            jwk: version.jwk.clone().expect("a key set's"),
+        }
+    }
+
+    #[test]
+    fn after_a_restart_a_head_that_was_never_published_is_held() {
+        let versions = versions(&[1_000, 2_000]);
+        let (known, new) = (signs_with(&versions[0]), signs_with(&versions[1]));
+        let keeper = after_restart(&versions[..1]);
+        let held = Some(keeper.clock.now() + HOLD);
+        let old = keeper.published();
+        assert_eq!(keeper.from(&old, &known), None);
+        assert_eq!(keeper.from(&old, &new), held);
+        let keeper = after_restart(&versions);
+        assert_eq!(
+            keeper.from(&keeper.published(), &new),
+            None,
+            "it has waited"
+        );
+        let keeper = after_restart(&[]);
+        assert_eq!(
+            keeper.from(&keeper.published(), &new),
+            None,
+            "the first start"
+        );
+    }
+
+    #[test]
+    fn after_a_restart_a_version_that_was_published_before_is_not_late() {
+        let versions = versions(&[1_000, 2_000]);
+        let waits = signs_with(&versions[1]);
+        let late = |published: &[KeyVersionDoc], ahead_ms: u64| {
+            let keeper = after_restart(published);
+            keeper.is_late(&keeper.published(), &waits, Timestamp(NOW_MS + ahead_ms))
+        };
+        assert!(!late(&versions, 0));
+        assert!(!late(&versions, 59_999));
+        assert!(late(&versions[..1], 59_999));
+        assert!(!late(&versions[..1], 60_000));
     }
 }
