@@ -117,6 +117,27 @@ fn refused_clients_are_listed_by_name_and_reason_and_without_what_they_sent() {
 }
 
 #[test]
+fn behind_a_listed_proxy_a_refused_client_is_listed_with_its_own_address() {
+    let rig = Rig::start_with(|dir| {
+        let path = dir.join("svc-passport/config.toml");
+        let text = std::fs::read_to_string(&path).unwrap();
+        let listed = "trusted_proxies = [\"127.0.0.1\"]\n".to_owned();
+        std::fs::write(path, listed + &text).unwrap();
+    });
+    let fields = [
+        ("grant_type", "client_credentials"),
+        ("audience", "svc-wallet"),
+        ("client_id", "operator"),
+        ("client_secret", "guessed"),
+    ];
+    let from = [("X-Forwarded-For", "192.0.2.9, 198.51.100.7")];
+    let reply = rig.form("/oauth2/token", &fields, &from);
+    assert_eq!(reply.status, 401);
+    let list = refused_clients(&rig);
+    assert_eq!(list[0]["peer"], "198.51.100.7", "{list:?}");
+}
+
+#[test]
 fn refusals_name_scheme_and_error_as_standard_clients_read_them() {
     let rig = Rig::start();
     let keys = tempfile::tempdir().unwrap();

@@ -8,7 +8,7 @@ use ron_auth::{ProofCache, RevocationView, read_seen, revocation_log};
 use ron_auth::{RonAuthorizer, TokenCache};
 use ron_client::{Credential, KmsClient};
 use ron_files::{Dir, MemoryDisk, SharedDisk};
-use ron_http::{ClientConfig, ClientTls, ClientTlsFiles, HttpClient};
+use ron_http::{ClientConfig, ClientTls, ClientTlsFiles, HttpClient, Proxies};
 use ron_kernel::atomic::AtomicBool;
 use ron_kernel::{Receiver, Sender, Snapshot, TokenBuckets, Topology, queue};
 use ron_proto::passport::{Jwks, VERIFY_BATCH_MAX};
@@ -40,7 +40,7 @@ use crate::refused::ClientRefusals;
 use crate::revoke::{
     self, LOG_DIR, LogPlace, Register, RevocationStore, RevokeEvent, Revoker, SharedPlace,
 };
-use crate::settings::{Settings, TABLE};
+use crate::settings::{Keys, Settings, TABLE};
 use crate::sync::{InForce, PolicyKeeper};
 use crate::topology::{
     ASSERTIONS, ISSUE_QUEUE, ISSUER, ISSUERS, ISSUERS_QUEUE, KEYS, POLICY, PUBLISH_QUEUE,
@@ -135,10 +135,8 @@ impl Service for SvcPassport {
             clients,
             refusals: ClientRefusals::new(chassis.clock.clone()),
             once,
-            gateways: Gateways {
-                proxies: core.settings.keys.forward_proxies.clone(),
-                uids: core.settings.keys.forward_uids.clone(),
-            },
+            proxies: proxies(&chassis),
+            gateways: gateways(&core.settings.keys),
             issuer_keys,
             wanted_keys,
             auth,
@@ -154,6 +152,20 @@ impl Service for SvcPassport {
             metrics: core.metrics,
         });
         chassis.serve(api::router(&api).add_all(routes(Base::Revocations, &host)))
+    }
+}
+
+/// The proxies that name the sender of a request.
+fn proxies(chassis: &Chassis) -> Proxies {
+    let listed = |config: &ron_service::Config| config.chassis().trusted_proxies.clone();
+    Proxies::at(chassis.config.with(listed))
+}
+
+/// The gateways whose description of a request counts at the forward endpoint.
+fn gateways(keys: &Keys) -> Gateways {
+    Gateways {
+        proxies: keys.forward_proxies.clone(),
+        uids: keys.forward_uids.clone(),
     }
 }
 

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use ron_auth::RevocationView;
 use ron_auth::{RonAuthorizer, TokenCache};
-use ron_http::{ApiInfo, Peer, Request, Router};
+use ron_http::{ApiInfo, Peer, Proxies, Request, Router};
 use ron_kernel::{SendError, Sender, SharedClock, Snapshot, TokenBuckets};
 use ron_proto::Problem;
 use ron_proto::passport::IssuerPolicy;
@@ -61,6 +61,8 @@ pub struct Api {
     pub limits: Arc<Snapshot<Limits>>,
     pub clients: Arc<Snapshot<Clients>>,
     pub refusals: ClientRefusals,
+    /// Proxies that name the sender of a request.
+    pub proxies: Proxies,
     /// Gateways whose description of a request counts.
     pub gateways: Gateways,
     /// Keys of other issuers that were read from their URLs.
@@ -114,12 +116,18 @@ pub fn router(api: &Arc<Api>) -> Router {
     .add_all(well_known::routes(api))
 }
 
-/// The name under which a peer's share is counted.
-fn peer_of(request: &Request) -> String {
-    Peer::of(request.peer, request.transport).to_string()
-}
-
 impl Api {
+    /// The sender of a request, as the front counts it: behind a listed proxy the client that the proxy names.
+    fn sender(&self, request: &Request) -> Peer {
+        let (addr, transport) = (request.peer, request.transport);
+        self.proxies.client(addr, transport, &request.headers)
+    }
+
+    /// The name under which a sender's share is counted.
+    fn share_of(&self, request: &Request) -> String {
+        self.sender(request).to_string()
+    }
+
     fn now_s(&self) -> u64 {
         self.clock.unix_ms() / 1000
     }
@@ -166,14 +174,15 @@ impl Api {
         let Some(checks) = &self.checks else {
             return Ok(());
         };
-        let taken = checks.take(&peer_of(request), self.clock.now());
+        let taken = checks.take(&self.share_of(request), self.clock.now());
         taken.map_err(|wait| Problem::rate_limited(wait.as_secs() as u32 + 1))
     }
 
     /// Refuses a client of a peer that has used up its share of wrong credentials.
     fn may_guess(&self, request: &Request) -> Result<(), Problem> {
         let guesses = self.guesses.as_ref();
-        let wait = guesses.and_then(|guesses| guesses.empty(&peer_of(request), self.clock.now()));
+        let wait =
+            guesses.and_then(|guesses| guesses.empty(&self.share_of(request), self.clock.now()));
         match wait {
             None => Ok(()),
             Some(wait) => Err(Problem::rate_limited(wait.as_secs() as u32 + 1)),
@@ -184,7 +193,7 @@ impl Api {
     fn guessed(&self, request: &Request) {
         if let Some(guesses) = &self.guesses {
             // With nothing left, the peer's next request is refused before its credential is judged.
-            let _ = guesses.take(&peer_of(request), self.clock.now());
+            let _ = guesses.take(&self.share_of(request), self.clock.now());
         }
     }
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ron_auth::AuthReject;
-use ron_http::{Authorizer as _, Need, Peer, Principal, Request, RequestHead, Route};
+use ron_http::{Authorizer as _, Need, Principal, Request, RequestHead, Route};
 use ron_kernel::{Deadline, reply};
 use ron_proto::passport::{ClientRule, JWT_BEARER, OauthError};
 use ron_proto::{Problem, Tenant, b64};
@@ -273,8 +273,7 @@ impl Api {
     ) -> Problem {
         self.metrics.rejects.with_label_values(&[answer.code]).inc();
         if let Some(client) = client {
-            let peer = Peer::of(req.peer, req.transport);
-            self.refusals.note(client, reason, peer);
+            self.refusals.note(client, reason, self.sender(req));
         }
         self.trace(req, reason, client);
         answer
@@ -282,7 +281,7 @@ impl Api {
 
     /// Logs a refused caller only; the caller of this function counts the answer.
     fn trace(&self, req: &Request, reason: &'static str, client: Option<&str>) {
-        let peer = Peer::of(req.peer, req.transport);
+        let peer = self.sender(req);
         self.auth.refused(reason, peer, &req.request_id, client);
     }
 }
