@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use ron_proto::b64;
 use ron_tests::issuer::{Rig, text};
-use ron_tests::{number, ok, python, workspace};
+use ron_tests::{Fleet, number, ok, python, until, workspace};
 use serde_json::{Value, json};
 
 /// Time for one rotation.
@@ -152,4 +152,37 @@ fn a_key_that_signs_at_once_is_unknown_to_verifiers_that_have_just_read_the_set(
         let unknown = &counted["refused"][error];
         assert!(unknown.as_u64() > Some(0), "{counted}");
     }
+}
+
+#[test]
+fn a_rotation_now_says_that_the_version_before_verifies_and_how_to_revoke_it() {
+    let fleet = Fleet::start();
+    let key = fleet.bootstrap()["issuer_key"].as_str().unwrap().to_owned();
+    let rotate = |more: &[&str]| fleet.ron(&[&["kms", "rotate", key.as_str()], more].concat());
+    let token = fleet.token("svc-wallet", None);
+    let verifies = || fleet.ron(&["token", "verify", &token]).status.success();
+    let said = |output: &std::process::Output| String::from_utf8_lossy(&output.stderr).into_owned();
+    let published = rotate(&[]);
+    assert!(published.status.success() && !said(&published).contains("revoke"));
+    let again = rotate(&[]);
+    assert!(!again.status.success());
+    assert!(
+        said(&again).contains("ron kms rotate --now"),
+        "{}",
+        said(&again)
+    );
+    let now = rotate(&["--now"]);
+    ok(&now);
+    assert!(verifies());
+    let said = said(&now);
+    let command = said
+        .lines()
+        .find_map(|line| line.strip_prefix("  ron token revoke --kid "));
+    let (kid, reason) = command.expect(&said).split_once(" --reason ").unwrap();
+    let header = b64::from_url(token.split('.').next().unwrap()).unwrap();
+    let header: Value = serde_json::from_slice(&header).unwrap();
+    assert_eq!(header["kid"], kid);
+    let reason = reason.trim_matches('\'');
+    ok(&fleet.ron(&["token", "revoke", "--kid", kid, "--reason", reason]));
+    until("it is revoked", || !verifies());
 }

@@ -147,7 +147,8 @@ struct RotateArgs {
     change: ChangeArgs,
     /// Let the next version sign at once, also one that is published already. Without it, the next
     /// version of a key that signs tokens is published for rotation.prepublish before it signs,
-    /// because verifiers keep the keys that they have read.
+    /// because verifiers keep the keys that they have read. The version before still verifies: if it
+    /// may be known to others, revoke it with `ron token revoke --kid`; the command is printed.
     #[arg(long)]
     now: bool,
 }
@@ -322,15 +323,39 @@ pub fn run(args: KmsArgs) -> Result<(), String> {
 
 fn rotate(kms: &KmsClient, ask: RotateArgs, json: bool) -> Result<(), String> {
     let RotateArgs { change, now } = ask;
-    let signs_tokens = |doc: KeyDoc| matches!(doc.payload, PayloadPolicy::Jwt(_));
-    let publish_first = !now && signs_tokens(explain(kms.key(&change.key, deadline()))?);
+    // A rotation of a key that may be known to others does not depend on what this read only prints.
+    let before = match kms.key(&change.key, deadline()) {
+        Err(_) if now => None,
+        before => Some(explain(before)?),
+    };
+    let before = before.filter(|doc| matches!(doc.payload, PayloadPolicy::Jwt(_)));
+    let publish_first = !now && before.is_some();
     let request = RotateRequest {
         expected_head: change.once.expected_head,
         publish_first,
         op_id: Some(op_id(change.once.op_id)),
     };
     let answer = explain(kms.rotate(&change.key, &request, deadline()))?;
-    show::changed(&answer, json)
+    show::changed(&answer, json)?;
+    if let Some(before) = before.filter(|doc| now && doc.head < answer.document.head) {
+        still_verifies(&before);
+    }
+    Ok(())
+}
+
+/// Says how the version of a key that has signed tokens until now is revoked; not on standard output, which a program may read.
+fn still_verifies(before: &KeyDoc) {
+    let head = before
+        .versions
+        .iter()
+        .find(|one| one.version == before.head);
+    if let Some(jwk) = head.and_then(|head| head.jwk.as_ref()) {
+        eprintln!(
+            "tokens of version {} still verify, also new ones that others make with it, until it is revoked:\n  \
+             ron token revoke --kid {} --reason 'the key may be known to others'",
+            before.head, jwk.kid
+        );
+    }
 }
 
 pub fn client(

@@ -25,6 +25,8 @@ fn a_rotation_on_request_publishes_first_where_it_is_asked_to() {
     assert!((600_000..660_000).contains(&ahead_ms), "{ahead_ms}");
     let other = rig.rotate(&key, ask(12));
     assert_eq!((other.status, other.code().as_str()), (409, "stale_head"));
+    let text = String::from_utf8_lossy(&other.body);
+    assert!(text.contains("ron kms rotate --now"), "{text}");
     timed.pass(ahead_ms / 1000 - 30);
     let signs = || signed(&rig.sign(SignRequest::message(key.clone(), *b"m"))).version;
     assert_eq!((signs(), rig.doc(&key).head_since), (1, None));

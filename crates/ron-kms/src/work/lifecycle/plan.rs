@@ -102,7 +102,7 @@ impl Planner<'_> {
         active(&meta)?;
         if let Some(Waiting { signs_from }) = meta.waiting {
             let published = format!(
-                "the next version is published already, and signs from {signs_from}; rotate without `publish_first` to let it sign now"
+                "the next version is published already, and signs from {signs_from}; `ron kms rotate --now` lets it sign now (in the API: without `publish_first`)"
             );
             return Err(Refusal::new(Cause::StaleHead, published)
                 .with_head(meta.head)
