@@ -127,6 +127,12 @@ impl<const SIZE: usize> SlotFile<SIZE> {
         Ok(slots)
     }
 
+    /// Number of slots up to the end of the file, with one that is not whole.
+    pub fn slots(&self) -> Result<u64, FileError> {
+        let bytes = self.file.len().map_err(FileError::io(&self.path))?;
+        Ok(bytes.div_ceil(Self::SLOT as u64))
+    }
+
     /// Reads the slots from the first to the last that the file has.
     pub fn all(&self) -> Result<Vec<Slot<SIZE>>, FileError> {
         let raw = read_all(&*self.file).map_err(FileError::io(&self.path))?;
@@ -214,6 +220,7 @@ mod tests {
             ]
         );
         assert_eq!(file(&disk, 7).read(6).expect("reads"), [sound(6), empty]);
+        assert_eq!(file(&disk, 7).slots().expect("reads"), 7);
         let bytes = disk.peek(path).expect("there");
         for at in 0..bytes.len() {
             let mut bad = bytes.clone();

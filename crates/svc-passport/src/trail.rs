@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use ron_files::{Disk, FileError, Kind, Slot, SlotFile};
-use ron_kernel::Snapshot;
+use ron_kernel::{Deadline, Snapshot};
 use ron_proto::passport::{IssuedToken, IssuedTokens};
 use ron_proto::{Tenant, Timestamp, b64};
 use serde::{Deserialize, Serialize};
@@ -26,6 +26,10 @@ const KIND: Kind = Kind {
     name: b"ISSU",
     version: 1,
 };
+/// Slots that are read at a time, 38 KiB.
+const CHUNK: usize = 1024;
+/// Maximum reads for one page, as many as a full list needs.
+const CHUNKS_MAX: u32 = LIST_TOKENS / CHUNK as u32;
 /// Maximum grants of one client that are recorded with their scope; a client may ask for any part of its scopes.
 const SCOPES_MAX: usize = 1024;
 
@@ -179,53 +183,71 @@ impl Trail {
         done
     }
 
-    /// One page, the newest list first, in each list the newest token. It reads at most as many slots as one list has, so that a search for
-    /// few among many ends soon; then the page may be empty although there is another.
-    pub fn page(&self, ask: &IssuedAsk) -> Result<IssuedTokens, FileError> {
-        let mut page = IssuedTokens::default();
-        let (grants, mut room) = (self.grants.load(), u64::from(LIST_TOKENS));
+    /// One page, the newest list first, in each list the newest token. It reads at most as many slots as one list has, and nothing more
+    /// after `until`, so that a search for few among many ends soon; then the page may be empty although there is another.
+    pub fn page(&self, ask: &IssuedAsk, until: Deadline) -> Result<IssuedTokens, FileError> {
         let lists = self.lists().map_err(FileError::io(&self.dir))?;
         let from = ask.before.map_or(0, |(list, _)| {
             let after = lists.iter().take_while(|one| newer(**one, list));
             after.count()
         });
+        let mut search = Search {
+            ask,
+            until,
+            chunks: 0,
+            page: IssuedTokens::default(),
+        };
         for list in &lists[from..] {
             let opened_s = opened_at(*list);
-            if ask
-                .since
-                .is_some_and(|since| opened_s + LIST_AGE_S < since.0 / 1000)
-            {
-                return Ok(page);
+            let over_by = |at: Timestamp| opened_s + LIST_AGE_S < at.0 / 1000;
+            if ask.since.is_some_and(over_by) {
+                break;
+            }
+            // A list's number may be ahead of the second in which it was opened, by less than lists are open.
+            let later = |at: Timestamp| opened_s > at.0 / 1000 + LIST_AGE_S;
+            if ask.until.is_some_and(later) {
+                continue;
             }
             let end = match ask.before {
-                Some((at, place)) if at == *list => place as usize,
-                _ => LIST_TOKENS as usize,
+                Some((at, place)) if at == *list => place,
+                _ => LIST_TOKENS,
             };
-            let path = self.path(*list);
-            let Some(file) = SlotFile::<ENTRY>::open(&*self.disk, &path, KIND, *list)? else {
-                continue; // deleted meanwhile
-            };
-            let slots = file.all()?;
-            let end = end.min(slots.len());
-            if end as u64 > room {
-                page.next = Some(cursor(*list, end as u32));
-                return Ok(page);
-            }
-            room -= end as u64;
-            for place in (0..end as u32).rev() {
-                let Slot::Sound(entry) = &slots[place as usize] else {
-                    continue;
-                };
-                if let Some(token) = shown(entry, (*list, place), ask, &grants) {
-                    page.tokens.push(token);
-                    if page.tokens.len() == ask.limit {
-                        page.next = Some(cursor(*list, place));
-                        return Ok(page);
-                    }
-                }
+            if !self.search(*list, end, &mut search)? {
+                break;
             }
         }
-        Ok(page)
+        Ok(search.page)
+    }
+
+    /// Searches a list backwards from a position. False when the page ends in it.
+    fn search(&self, list: u64, end: u32, search: &mut Search<'_>) -> Result<bool, FileError> {
+        let path = self.path(list);
+        let Some(file) = SlotFile::<ENTRY>::open(&*self.disk, &path, KIND, list)? else {
+            return Ok(true); // deleted meanwhile
+        };
+        let slots = file.slots()?.min(u64::from(LIST_TOKENS));
+        let mut end = end.min(slots as u32);
+        while end > 0 {
+            if search.is_over() {
+                search.page.next = Some(cursor(list, end));
+                return Ok(false);
+            }
+            search.chunks += 1;
+            let first = end.saturating_sub(CHUNK as u32);
+            let slots = file.read::<CHUNK>(u64::from(first))?;
+            // Only now: a slot is written after its grant has got a number.
+            let grants = self.grants.load();
+            let places = (first..end).zip(&slots);
+            for (place, slot) in places.rev() {
+                search.add((list, place), slot, &grants);
+                if search.page.tokens.len() == search.ask.limit {
+                    search.page.next = Some(cursor(list, place));
+                    return Ok(false);
+                }
+            }
+            end = first;
+        }
+        Ok(true)
     }
 
     /// The lists that have a file, the newest first.
@@ -238,6 +260,34 @@ impl Trail {
 
     fn path(&self, list: u64) -> PathBuf {
         self.dir.join(list.to_string())
+    }
+}
+
+/// A page while it is read.
+struct Search<'a> {
+    ask: &'a IssuedAsk,
+    until: Deadline,
+    /// How many were read.
+    chunks: u32,
+    page: IssuedTokens,
+}
+
+impl Search<'_> {
+    /// Whether no more may be read. Each page reads something, so that the next one begins behind it.
+    fn is_over(&self) -> bool {
+        self.chunks > 0 && (self.chunks >= CHUNKS_MAX || self.until.expired())
+    }
+
+    /// Adds the token of a slot, if the reader asks for it. A position whose signature was refused has an empty slot.
+    fn add(&mut self, at: (u64, u32), slot: &Slot<ENTRY>, grants: &Grants) {
+        match slot {
+            Slot::Empty => {}
+            Slot::Sound(entry) if grants.grants.contains_key(&number_in(entry)) => {
+                let token = shown(entry, at, self.ask, grants);
+                self.page.tokens.extend(token);
+            }
+            Slot::Sound(_) | Slot::Damaged => self.page.lost += 1,
+        }
     }
 }
 
@@ -278,6 +328,11 @@ fn holder(list: u64, subject: &str) -> [u8; 8] {
     std::array::from_fn(|at| hash[at])
 }
 
+/// Number of the grant.
+fn number_in(entry: &[u8; ENTRY]) -> u32 {
+    u32::from_be_bytes(std::array::from_fn(|at| entry[6 + at]))
+}
+
 /// The token of a slot, if the reader asks for it.
 fn shown(
     entry: &[u8; ENTRY],
@@ -289,13 +344,13 @@ fn shown(
         let bytes = entry[range].iter();
         bytes.fold(0_u64, |sum, byte| sum << 8 | u64::from(*byte))
     };
-    let (iat, ttl_s, grant) = (number(0..4), number(4..6), number(6..10) as u32);
+    let (iat, ttl_s) = (number(0..4), number(4..6));
     let issued = Timestamp(iat * 1000);
     let late = ask.until.is_some_and(|until| issued >= until);
     if late || ask.since.is_some_and(|since| issued < since) {
         return None;
     }
-    let grant = grants.grants.get(&grant)?;
+    let grant = grants.grants.get(&number_in(entry))?;
     let differs = |asked: &Option<String>, is: &str| asked.as_ref().is_some_and(|a| a != is);
     if differs(&ask.client, &grant.client) || differs(&ask.audience, &grant.audience) {
         return None;
@@ -329,163 +384,5 @@ pub fn parts(jti: &str) -> Option<(u64, u32, [u8; 16])> {
 }
 
 #[cfg(test)]
-mod tests {
-    use ron_files::{MemoryDisk, OsDisk};
-
-    use super::*;
-
-    const LIST: u64 = 1_000_000;
-
-    fn grant(client: &str, scope: &str) -> IssuedFor {
-        IssuedFor::new(client, "default".parse().unwrap(), "orders", scope)
-    }
-
-    fn trail(disk: Arc<dyn Disk>, dir: PathBuf, bytes_max: u64) -> Trail {
-        let mut grants = Grants::default();
-        grants.add(1, grant("ci", "read"));
-        grants.add(2, grant("shop", "read write"));
-        let retention = Retention {
-            s: 100_000,
-            bytes_max,
-        };
-        Trail::open(disk, dir, Arc::new(Snapshot::new(grants)), retention).unwrap()
-    }
-
-    fn token(place: u32, iat: u64, grant: u32, subject: &str) -> Issued<'_> {
-        Issued {
-            place,
-            random: [place as u8 + 1; 16],
-            iat,
-            ttl_s: 900,
-            grant,
-            subject,
-        }
-    }
-
-    /// Positions of all tokens that fit, read in pages.
-    fn places(trail: &Trail, ask: &IssuedAsk) -> Vec<(u64, u32)> {
-        let (mut ask, mut found) = (ask.clone(), Vec::new());
-        loop {
-            let page = trail.page(&ask).unwrap();
-            assert!(page.tokens.len() <= ask.limit);
-            let at = page.tokens.iter().map(|one| parts(&one.jti).unwrap());
-            found.extend(at.map(|(list, place, random)| {
-                assert_eq!(random, [place as u8 + 1; 16]);
-                (list, place)
-            }));
-            match page.next {
-                Some(next) => ask.before = Some(parse_cursor(&next).unwrap()),
-                None => return found,
-            }
-        }
-    }
-
-    #[test]
-    fn tokens_are_found_by_client_holder_audience_and_time_newest_first() {
-        let dir = tempfile::tempdir().unwrap();
-        let disks: [Arc<dyn Disk>; 2] = [Arc::new(OsDisk), Arc::new(MemoryDisk::new())];
-        for disk in disks {
-            let trail = trail(disk, dir.path().join("issued"), u64::MAX);
-            // The KMS has refused the token at position 2.
-            let old = [
-                token(0, LIST, 1, "ci"),
-                token(1, LIST + 5, 2, "user:7"),
-                token(3, LIST + 9, 1, "ci"),
-            ];
-            trail.note(LIST, &old).unwrap();
-            let new = [token(0, LIST + 4000, 2, "shop")];
-            trail.note(LIST + 4000, &new).unwrap();
-            let (a, b) = (LIST, LIST + 4000);
-            let check = |change: &dyn Fn(&mut IssuedAsk), want: &[(u64, u32)]| {
-                for limit in [1, 2, 100] {
-                    let mut ask = IssuedAsk {
-                        limit,
-                        ..IssuedAsk::default()
-                    };
-                    change(&mut ask);
-                    assert_eq!(places(&trail, &ask), want, "{ask:?}");
-                }
-            };
-            check(&|_| {}, &[(b, 0), (a, 3), (a, 1), (a, 0)]);
-            check(&|ask| ask.client = Some("ci".to_owned()), &[(a, 3), (a, 0)]);
-            check(&|ask| ask.client = Some("c".to_owned()), &[]);
-            check(&|ask| ask.subject = Some("user:7".to_owned()), &[(a, 1)]);
-            check(&|ask| ask.audience = Some("other".to_owned()), &[]);
-            let at = |s: u64| Some(Timestamp((LIST + s) * 1000));
-            check(&|ask| ask.since = at(5), &[(b, 0), (a, 3), (a, 1)]);
-            check(&|ask| ask.since = at(4000 + LIST_AGE_S + 1), &[]);
-            check(&|ask| ask.until = at(9), &[(a, 1), (a, 0)]);
-            let all = IssuedAsk {
-                limit: 100,
-                ..IssuedAsk::default()
-            };
-            let page = trail.page(&all).unwrap();
-            let brief: Vec<_> = page
-                .tokens
-                .iter()
-                .map(|one| (&one.subject, &one.scope))
-                .collect();
-            let text = |text: &str| Some(text.to_owned());
-            assert_eq!(brief[0], (&text("shop"), &text("read write")));
-            assert_eq!(brief[2], (&None, &text("read write")), "no list of holders");
-            assert_eq!(page.tokens[1].expires, Timestamp((LIST + 909) * 1000));
-        }
-    }
-
-    #[test]
-    fn old_lists_and_too_many_bytes_are_forgotten_and_valid_tokens_never() {
-        let disk: Arc<dyn Disk> = Arc::new(MemoryDisk::new());
-        let slot = SlotFile::<ENTRY>::SLOT as u64;
-        let trail = trail(disk, "/issued".into(), 2 * slot);
-        let lists = || trail.lists().unwrap();
-        for list in [LIST, LIST + 10, LIST + 20] {
-            trail.note(list, &[token(0, list, 1, "ci")]).unwrap();
-        }
-        trail.forget(LIST + LIST_KEPT_S).unwrap();
-        assert_eq!(lists().len(), 3, "their tokens may be valid");
-        trail.forget(LIST + 100 + LIST_KEPT_S).unwrap();
-        assert_eq!(lists(), [LIST + 20, LIST + 10], "too many bytes");
-        trail.forget(LIST + 10 + 100_000 + LIST_AGE_S).unwrap();
-        assert_eq!(lists(), [LIST + 20, LIST + 10]);
-        trail.forget(LIST + 11 + 100_000 + LIST_AGE_S).unwrap();
-        assert_eq!(lists(), [LIST + 20], "too old");
-    }
-
-    #[test]
-    fn the_order_in_which_scopes_are_named_makes_no_other_grant() {
-        let scopes = ["a:read", "a:write", "b:read", "b:write", "c", "d"];
-        let mut orders = vec![scopes.to_vec()];
-        for at in 0..scopes.len() {
-            let swapped = |order: &Vec<&'static str>| {
-                (at..order.len())
-                    .map(|with| {
-                        let mut order = order.clone();
-                        order.swap(at, with);
-                        order
-                    })
-                    .collect::<Vec<_>>()
-            };
-            orders = orders.iter().flat_map(swapped).collect();
-        }
-        assert_eq!(orders.len(), 720);
-        let one = orders.iter().map(|order| grant("ci", &order.join(" ")));
-        let grants: BTreeSet<IssuedFor> = one.collect();
-        assert_eq!(grants.len(), 1);
-        assert_eq!(grant("ci", "b a b"), grant("ci", "a b"));
-        assert_ne!(grant("ci", "a"), grant("ci", "a b"));
-        assert_eq!(grant("ci", "").scope.as_deref(), Some(""));
-    }
-
-    #[test]
-    fn a_client_with_many_grants_is_recorded_without_their_scopes() {
-        let mut grants = Grants::default();
-        for number in 0..SCOPES_MAX as u32 {
-            grants.add(number, grant("ci", &format!("s{number}")));
-        }
-        let known = grant("ci", "s7");
-        assert_eq!(grants.recorded(known.clone()), known);
-        assert_eq!(grants.recorded(grant("ci", "new")).scope, None);
-        let other = grant("shop", "new");
-        assert_eq!(grants.recorded(other.clone()), other);
-    }
-}
+#[path = "trail_tests.rs"]
+mod tests;

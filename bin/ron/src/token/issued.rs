@@ -69,6 +69,7 @@ pub fn run(args: &IssuedArgs) -> Result<(), String> {
             .map_err(|e| format!("svc-passport: {e}"))?;
         all.tokens.extend(page.tokens);
         all.next = page.next;
+        all.lost += page.lost;
         if all.next.is_none() {
             break;
         }
@@ -86,6 +87,12 @@ pub fn run(args: &IssuedArgs) -> Result<(), String> {
             one.scope.clone().unwrap_or_default(),
             one.jti.clone(),
         ]);
+    }
+    if all.lost > 0 {
+        let lost = all.lost;
+        eprintln!(
+            "{lost} records in between are damaged; the log of ron-kms has a leaf for each signature"
+        );
     }
     out.table(&all, &table)
 }

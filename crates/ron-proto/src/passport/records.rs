@@ -63,6 +63,9 @@ pub struct IssuedTokens {
     /// Value of `before` for the next page; absent after the last one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
+    /// Records that this page should have and that are damaged, as after a power failure. The KMS has a leaf for each signature.
+    #[serde(default)]
+    pub lost: u64,
 }
 
 /// Refused authentications of a client, for one reason.

@@ -17,7 +17,7 @@ use ron_files::Dir;
 use ron_http::{Body, Cause, Responder, Response};
 use ron_kernel::{Deadline, RankedMutex, Receiver, Recv, SharedClock, Snapshot, ThreadCtx};
 use ron_proto::kms::SignRequest;
-use ron_proto::passport::{StatusBits, StatusListClaims};
+use ron_proto::passport::{IssuedTokens, StatusBits, StatusListClaims};
 use ron_proto::{ContentId, Kid, Problem, b64};
 use ron_service::ReadyBoard;
 use ron_tlog::note::{Note, NoteSignature, VerifierKey};
@@ -41,6 +41,9 @@ const LIST_TTL_S: u64 = 5;
 const KEPT_MAX: usize = 512;
 /// Seconds after which a note is signed again even if it has not changed.
 const NOTE_FRESH_S: u64 = 3600;
+
+/// Maximum time for a page of the trail: status lists and notes wait for its end.
+const PAGE_TIME: Duration = Duration::from_millis(500);
 
 /// A request to the publishing thread.
 #[derive(Debug)]
@@ -210,10 +213,7 @@ impl Publisher {
                 responder.send(answer);
             }
             PublishEvent::Issued { ask, responder } => {
-                let page = self.trail.page(&ask).map_err(|e| {
-                    tracing::error!(service = "svc-passport", event = "trail_unreadable", why = %e);
-                    Problem::unavailable("the records of issued tokens cannot be read", 5)
-                });
+                let page = self.issued(&ask, responder.deadline());
                 responder.send(page.map(|page| Response::json(200, &page).cache("no-store")));
             }
             PublishEvent::NoteKey(responder) => {
@@ -224,6 +224,20 @@ impl Publisher {
                 responder.send(answer);
             }
         }
+    }
+
+    fn issued(&self, ask: &IssuedAsk, until: Deadline) -> Result<IssuedTokens, Problem> {
+        let page = self.trail.page(ask, until.capped(PAGE_TIME)).map_err(|e| {
+            tracing::error!(service = "svc-passport", event = "trail_unreadable", why = %e);
+            Problem::unavailable("the records of issued tokens cannot be read", 5)
+        })?;
+        if page.lost > 0 {
+            let errors = self.metrics.io_errors.with_label_values(&["trail"]);
+            errors.inc_by(page.lost);
+            let slots = page.lost;
+            tracing::error!(service = "svc-passport", event = "trail_slots_lost", slots);
+        }
+        Ok(page)
     }
 
     fn now_s(&self) -> u64 {
