@@ -182,12 +182,19 @@ mod tests {
         use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
         use std::time::Duration;
 
+        use ron_crypto::sign::Ed25519Key;
         use ron_files::SimDisk;
         use ron_kernel::Deadline;
         use ron_pg::{Durability, PgLogOptions, PgLogStore};
+        use ron_proto::passport::IssuerPolicy;
+        use ron_proto::policy::{PolicySig, policy_message};
+        use ron_proto::{b64, jcs};
+        use ron_service::pinned::{KeyRing, PinnedKey};
         use ron_service::records::{PgRecordOptions, PgRecords};
+        use ron_service::signed_policy;
         use ron_tlog::append::{EngineError, EngineLog};
         use ron_tlog::store::StoreError as LogError;
+        use serde_json::json;
 
         use super::*;
         use crate::cluster::{Cluster, waiter};
@@ -213,6 +220,7 @@ mod tests {
             a_node_with_another_seal_key_is_refused(&rig, &seal, &seal_key(&dir, "other", 'b'));
             a_change_is_decided_from_the_newest_keys(&rig, &seal);
             each_node_has_a_log_of_its_own(&rig, &seal);
+            a_policy_is_in_force_until_the_next_one_is(&rig, &seal);
             no_use_number_is_given_to_two_nodes(&rig, &seal);
             a_destruction_that_was_acknowledged_is_final(&rig, &seal);
             a_change_without_an_answer_is_found(&rig, &seal);
@@ -287,6 +295,42 @@ mod tests {
             assert_eq!(b.key(&kid).unwrap().state, KeyState::Destroyed);
             assert!(b.key(&kid).unwrap().secret.is_none());
             assert_eq!(shown(&a), shown(&b));
+        }
+
+        fn a_policy_is_in_force_until_the_next_one_is(rig: &PgRig, seal: &SealSource) {
+            let signs = Ed25519Key::from_seed(&[9; 32]);
+            let pinned = KeyRing::new(vec![PinnedKey::new(None, signs.public())]);
+            let policy = |version: u64| {
+                let tree = json!({"version": version, "audiences": [], "clients": []});
+                let bytes = jcs::canonicalize(&tree);
+                let sig = PolicySig {
+                    alg: "ed25519".to_owned(),
+                    key: b64::url(&signs.public()),
+                    value: b64::url(&signs.sign(&policy_message("issuer", &bytes))),
+                };
+                signed_policy::check::<IssuerPolicy>("issuer", &bytes, &sig, &pinned).unwrap()
+            };
+            let open = |node: &str, seed| open(records(rig, "keys_policy", node), seal, seed);
+            let (mut a, mut b) = (open("a", 1).unwrap(), open("b", 2).unwrap());
+            let in_force = |store: &KeyStore| {
+                let policy = store.policy_in_force(&pinned);
+                policy.map(|policy| (policy.signed.policy.version, policy.log.to_string()))
+            };
+            a.refresh().unwrap();
+            a.commit_policy(&policy(1), b"leaf", 1).unwrap();
+            b.refresh().unwrap();
+            assert_eq!((in_force(&a), in_force(&b)), (None, None));
+            a.complete_policy(1).unwrap();
+            b.refresh().unwrap();
+            let first = Some((1, "kms.example/1".to_owned()));
+            assert_eq!((in_force(&a), in_force(&b)), (first.clone(), first.clone()));
+            a.commit_policy(&policy(2), b"leaf", 2).unwrap();
+            b.refresh().unwrap();
+            assert_eq!(in_force(&b), first, "its leaf is not durable yet");
+            assert_eq!(b.policy_version(), 2, "an older one is refused");
+            a.complete_policy(2).unwrap();
+            b.refresh().unwrap();
+            assert_eq!(in_force(&b), Some((2, "kms.example/1".to_owned())));
         }
 
         /// Both have a change under way, and one of them never comes back.

@@ -164,6 +164,8 @@ pub struct KeyStore {
     tpm_counter: Option<u64>,
     /// The newest issuer policy.
     policy: Option<StoredPolicy>,
+    /// The last policy before it whose leaf is durable: in force until the newest one is.
+    policy_before: Option<StoredPolicy>,
 }
 
 impl KeyStore {
@@ -255,6 +257,7 @@ impl KeyStore {
             device_answer: None,
             tpm_counter: None,
             policy: None,
+            policy_before: None,
         };
         let (mac, check) = (store.store_mac(0), seal_check(&store.sealer, &salt));
         let origin = store.log().origin.clone();
@@ -328,6 +331,7 @@ impl KeyStore {
             device_answer: None,
             tpm_counter: None,
             policy: None,
+            policy_before: None,
         };
         if store.db.file().is_some() && store.pending()?.is_some() {
             // The interrupted change may be a destruction that crashed before the rewrite.
@@ -391,7 +395,7 @@ impl KeyStore {
         // A log is never removed: the MAC covers all of them.
         self.own = self.place_of(&own).unwrap_or(0);
         self.tpm_counter = content.row.tpm_counter;
-        self.policy = content.policy;
+        self.replace_policy(content.policy);
         self.unchecked = !ct::eq(&self.store_mac(self.version), &content.row.mac);
         !self.unchecked
     }

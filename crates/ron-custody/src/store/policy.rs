@@ -56,14 +56,28 @@ impl KeyStore {
         self.policy.as_ref().map_or(0, |policy| policy.version)
     }
 
-    /// The stored policy, if its leaf is durable and its signature verifies under `pinned`.
+    /// The newest policy whose leaf is durable, as far as it is known, if its signature verifies under `pinned`.
     pub fn policy_in_force(&self, pinned: &KeyRing) -> Option<Arc<PolicyInForce>> {
-        let stored = self.policy.as_ref()?;
+        let newest = self.policy.as_ref()?;
+        // While the node that adopts the newest one waits for its leaf, the last one stays in force.
+        let stored = match newest.birth {
+            Some(_) => newest,
+            None => self.policy_before.as_ref()?,
+        };
         let sig = parse_signature(&stored.sig).ok()?;
         let signed = check(IssuerPolicy::KIND, &stored.bytes, &sig, pinned).ok()?;
         let birth = stored.birth?;
         let log = stored.log.clone();
         Some(Arc::new(PolicyInForce { signed, log, birth }))
+    }
+
+    /// Sets the newest policy; returns the last one.
+    pub(super) fn replace_policy(&mut self, new: Option<StoredPolicy>) -> Option<StoredPolicy> {
+        let last = std::mem::replace(&mut self.policy, new);
+        if let Some(born) = last.clone().filter(|policy| policy.birth.is_some()) {
+            self.policy_before = Some(born);
+        }
+        last
     }
 
     /// Stores a policy in place of the last one, with its leaf.
@@ -81,7 +95,7 @@ impl KeyStore {
             birth: None,
         };
         // In memory first, because the MAC in the transaction covers it; restored if the write fails.
-        let before = self.policy.replace(new.clone());
+        let before = self.replace_policy(Some(new.clone()));
         let version_before = self.version.cast_signed();
         let done = self.write_version(|tx| {
             tx.execute(
