@@ -56,14 +56,15 @@ ron_service::settings! {
         /// with an `audit.origin` of its own and all with one seal key. Use addresses, and `passfile` instead of a password.
         /// Required with `log.url`. Needs a build with the feature `postgres`.
         "records.url" => records_url: Option<String>, restart(Clients);
-        /// Schema in the database.
+        /// Schema in the database: that of `log.schema` with `_keys` behind it, so that nodes with the same keys find the same ids of
+        /// operations.
         "records.schema" => records_schema: String = "ron_kms_keys", restart(Clients);
         /// What makes a change of a key durable beyond one host, as `log.durability`, and the same.
         "records.durability" => records_durability: EngineDurability = "standby", restart(Clients);
         /// The same database as `records.url`, which has the audit log of each node too: a leaf is written only while the keys
         /// are those that it was decided from. Required with `records.url`; `data_dir` holds a copy of this node's log.
         "log.url" => log_url: Option<String>, restart(Clients);
-        /// Schema in the database.
+        /// Schema in the database, the same on all nodes.
         "log.schema" => log_schema: String = "ron_kms", restart(Clients);
         /// What makes a leaf durable beyond one host: `standby` for named synchronous standbys, `quorum` for any of several
         /// under a failover manager with a watchdog, `storage` for a database whose storage is replicated.
@@ -250,6 +251,15 @@ fn check_engine(
     let Some(engine) = keys.records_engine() else {
         return;
     };
+    let schema = format!("{}_keys", keys.log_schema);
+    if keys.records_schema != schema {
+        let why = format!(
+            "is not `{schema}`, which belongs to log.schema = \"{}\": nodes with the same keys must have their logs in one schema, or \
+             each would do an operation id once",
+            keys.log_schema
+        );
+        problems.push(config.problem(Keys::records_schema, why));
+    }
     if let Some(why) = engine.fault() {
         problems.push(config.problem(Keys::records_url, why));
     }
@@ -399,6 +409,10 @@ mod tests {
             "log.url",
         );
         check(&[("log.durability", "storage")], "", "log.durability");
+        check(&[("log.schema", "other")], "", "records.schema");
+        check(&[("records.schema", "other")], "", "records.schema");
+        let both = [("log.schema", "kms"), ("records.schema", "kms_keys")];
+        check(&both, "", "");
         check(&[], "audit.origin", "audit.origin");
         check(&[], "seal.key_file", "seal.key_file");
         check(&[("seal.passphrase_file", "/p")], "seal.key_file", "");
