@@ -15,6 +15,7 @@ use ron_tlog::checkpoint::Checkpoint;
 use super::distrust::{Distrust, failure, of_open, tampered};
 use super::shared::{self, EngineSessions};
 use crate::audit::engine_writer::EngineWriter;
+use crate::audit::health::Fault;
 use crate::audit::leaf::{Draft, LEAF_BYTES_MAX, Leaf, Op};
 use crate::audit::ring::{LogRing, keep_chain, open_checkpoint};
 use crate::audit::writer::{AuditWriter, Counters, LeafMaker, StateFile};
@@ -166,7 +167,9 @@ pub fn open(with: OpenWith<'_>, store: &mut KeyStore) -> Result<OpenedLog, Distr
         }
         Some(sessions) => {
             let within = sessions.within;
-            Opened::Engine(Box::new(shared::claim(dir, options, sessions)?), within)
+            let log = shared::claim(dir, options, sessions)?;
+            read_after_claim(store, &identity)?;
+            Opened::Engine(Box::new(log), within)
         }
     };
     let reader = log.reader();
@@ -215,6 +218,21 @@ pub fn open(with: OpenWith<'_>, store: &mut KeyStore) -> Result<OpenedLog, Distr
         .publish_by(|| ring.signers())
         .map_err(|e| failure(format!("the first checkpoint cannot be written: {e}")))?;
     Ok(opened)
+}
+
+/// Reads the keys again once no earlier process of this node writes its log: such a process may have made changes, with their leaves,
+/// after this one had read them.
+fn read_after_claim(store: &mut KeyStore, before: &LogIdentity) -> Result<(), Distrust> {
+    let unavailable = |why: String| Distrust {
+        fault: Fault::Unavailable,
+        why,
+    };
+    store.refresh().map_err(|e| unavailable(e.to_string()))?;
+    if store.log().keys.len() != before.keys.len() {
+        let why = "an earlier process of this node has rotated the key of the audit log meanwhile: start again";
+        return Err(unavailable(why.to_owned()));
+    }
+    Ok(())
 }
 
 /// Completes the changes of keys, of the log's key and of the issuer policy that a crash interrupted.

@@ -95,8 +95,14 @@ pub enum EngineError {
     )]
     OtherStore(PathBuf),
     /// The engine that has the keys and the log does not answer, or refuses this node.
-    #[error("{0}; the service needs the database at its start")]
+    #[error("{0}")]
     Unavailable(String),
+    /// The directory has the copy of the log of another node.
+    #[error(
+        "audit.origin is `{configured}`, and the audit log in data_dir is `{found}`: set audit.origin = \"{found}\" again, or give a \
+         new node an empty data_dir"
+    )]
+    OtherLog { configured: String, found: String },
     /// The journal of answers cannot be read, or a newer program has written it.
     #[error("the journal of answers: {0}")]
     Replay(#[from] FileError),

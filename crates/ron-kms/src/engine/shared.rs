@@ -10,11 +10,12 @@ use ron_kernel::{Deadline, SharedRandom, Shutdown};
 use ron_proto::values::Timestamp;
 use ron_service::log_node::LogNode;
 use ron_service::records::RecordStore;
-use ron_tlog::append::{EngineError as LogError, EngineLog, LogOptions};
+use ron_tlog::append::{EngineError as LogError, EngineLog, LogOptions, OpenError, is_copy};
 use ron_tlog::store::{LogStore, LogUpkeep, StoreError as LogStoreError};
 
 use super::distrust::{Distrust, failure, of_open};
 use super::{EngineError, EngineParts};
+use crate::audit;
 use crate::audit::health::Fault;
 
 /// How long a start waits for an engine that is away.
@@ -83,8 +84,26 @@ pub fn open_store(
     {
         return Err(EngineError::OtherStore(home.file(FILE_NAME)));
     }
+    refuse_other_log(parts, settings)?;
     let random: SharedRandom = parts.random.clone();
     Ok(KeyStore::open_in(records, settings, backends, random, now)?)
+}
+
+/// Refuses the copy of another log before the name that is configured joins the store, from which no name is removed.
+fn refuse_other_log(parts: &EngineParts, settings: &StoreSettings) -> Result<(), EngineError> {
+    let (Some(home), Some(origin)) = (&parts.home, &settings.origin) else {
+        return Ok(());
+    };
+    let dir = home.join(audit::DIR);
+    let disk = parts.disk.as_ref().unwrap_or(home.disk());
+    match is_copy(disk.clone(), dir.path(), origin) {
+        Err(OpenError::Origin { found, .. }) => Err(EngineError::OtherLog {
+            configured: origin.clone(),
+            found,
+        }),
+        // No log yet, or a fault that is judged when the copy is opened.
+        _ => Ok(()),
+    }
 }
 
 /// Opens this node's copy of its log, makes the tables that are missing, and claims the log: an earlier process of this node has
@@ -145,6 +164,9 @@ fn retry(by: Deadline, mut call: impl FnMut() -> Result<(), LogError>) -> Result
 
 fn judge(error: &LogError) -> Distrust {
     match error {
+        LogError::Open(OpenError::Refused(_)) => failure(
+            "data_dir has an audit log in files, and log.url names a database: give a node with keys in a database an empty data_dir",
+        ),
         LogError::Open(error) => of_open(error),
         LogError::Store(LogStoreError::Lost(_) | LogStoreError::Damaged(_)) => {
             tracing::error!(event = "engine_lost_data", %error);
@@ -155,7 +177,9 @@ fn judge(error: &LogError) -> Distrust {
         }
         LogError::Store(error) => Distrust {
             fault: Fault::Unavailable,
-            why: format!("the engine of the audit log: {error}"),
+            why: format!(
+                "the database of the audit log: {error}; the service needs the database at its start"
+            ),
         },
         error => failure(format!("the audit log cannot be opened: {error}")),
     }
