@@ -11,7 +11,7 @@ use ron_tlog::tree::Hash;
 
 use crate::connection::{Param, PgError, Rows, Waiter};
 use crate::session::{Commits, PgLogOptions, Session, of_read, of_write};
-use crate::statements::Statements;
+use crate::statements::{Right, Statements, append_params};
 
 /// Batches that one read looks at, at most.
 const READ_BATCHES: i64 = 1_024;
@@ -180,6 +180,8 @@ impl PgLogStore {
                 if let Some(place) = &appended.place {
                     return Err(self.not_appended(by, place, deadline));
                 }
+                // Before the confirmation, which makes what was read final.
+                self.compare_guard(by, deadline)?;
                 // Answers that were read are given only when they cannot vanish any more.
                 self.confirm(deadline).map_err(|error| match error {
                     StoreError::Unknown(why) => Refusal::Unavailable(why).into(),
@@ -192,6 +194,18 @@ impl PgLogStore {
                 Err(error)
             }
         }
+    }
+
+    /// Compares the guard where nothing is appended: a caller may answer what was done before only from the newest records.
+    fn compare_guard(&mut self, by: Right, deadline: Deadline) -> Result<(), StoreError> {
+        let Some(version) = by.version else {
+            return Ok(());
+        };
+        let rows = self.read(|sql| sql.guard(), &[], deadline)?;
+        if !rows.is_empty() && rows.count(0, 0).map_err(of_read)? == version {
+            return Ok(());
+        }
+        Err(StoreError::Stale)
     }
 
     /// The statements of a transaction before its COMMIT, and the number of batches appended.
@@ -334,39 +348,6 @@ impl PgLogStore {
         let rows = outcome?;
         (!rows.is_empty()).then(|| head(&rows)).transpose()
     }
-}
-
-/// Under which conditions a batch is appended.
-#[derive(Clone, Copy)]
-struct Right {
-    writer: Writer,
-    /// Of the guard, if it is compared.
-    version: Option<u64>,
-}
-
-impl Right {
-    fn append(self, sql: &Statements) -> &str {
-        sql.append(self.writer, self.version.is_some())
-    }
-}
-
-fn append_params<'a>(log: &'a str, by: Right, batch: &'a Batch) -> Vec<Param<'a>> {
-    let place = &batch.place;
-    let mut params = vec![
-        Param::Text(log),
-        Param::Int8(place.first as i64),
-        Param::Int4(place.count as i32),
-        Param::Bytes(&place.root),
-        Param::Bytes(&batch.frame),
-        Param::Bytes(&place.before),
-    ];
-    if let Writer::Owner { epoch } = by.writer {
-        params.push(Param::Int8(epoch as i64));
-    }
-    if let Some(version) = by.version {
-        params.push(Param::Int8(version as i64));
-    }
-    params
 }
 
 fn hash(rows: &Rows, row: usize, column: usize) -> Result<Hash, StoreError> {

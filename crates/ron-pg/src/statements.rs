@@ -1,6 +1,8 @@
 //! The statements of a log's store.
 
-use ron_tlog::store::Writer;
+use ron_tlog::store::{Batch, Writer};
+
+use crate::connection::Param;
 
 /// The statements with the schema in its place.
 pub struct Statements {
@@ -10,6 +12,8 @@ pub struct Statements {
     append_shared: String,
     /// The same two under a guard; `None` without a guard.
     guarded: Option<[String; 2]>,
+    /// The version of the guard; nothing without one.
+    guard: String,
     pub append_run: String,
     pub take_ids: String,
     pub stored_ids: String,
@@ -37,6 +41,7 @@ impl Statements {
         };
         Self {
             guarded: guard.map(guarded),
+            guard: guard.map_or_else(String::new, |table| format!("SELECT version FROM {table}")),
             head: format!("SELECT size, root, epoch, holder FROM {s}.log_head WHERE log = $1"),
             // The newest epoch exactly: a claim that arrives late changes nothing.
             claim: format!(
@@ -94,6 +99,11 @@ impl Statements {
         self.guarded.is_some()
     }
 
+    /// Reads the guard, which has to be there.
+    pub fn guard(&self) -> &str {
+        &self.guard
+    }
+
     /// The append, for this writer and with or without the guard, which has to be there then.
     pub fn append(&self, writer: Writer, is_guarded: bool) -> &str {
         match (writer, &self.guarded) {
@@ -103,4 +113,38 @@ impl Statements {
             (Writer::Shared, _) => &self.append_shared,
         }
     }
+}
+
+/// Under which conditions a batch is appended.
+#[derive(Clone, Copy)]
+pub struct Right {
+    pub writer: Writer,
+    /// Of the guard, if it is compared.
+    pub version: Option<u64>,
+}
+
+impl Right {
+    pub fn append(self, sql: &Statements) -> &str {
+        sql.append(self.writer, self.version.is_some())
+    }
+}
+
+/// The parameters of [`Right::append`].
+pub fn append_params<'a>(log: &'a str, by: Right, batch: &'a Batch) -> Vec<Param<'a>> {
+    let place = &batch.place;
+    let mut params = vec![
+        Param::Text(log),
+        Param::Int8(place.first as i64),
+        Param::Int4(place.count as i32),
+        Param::Bytes(&place.root),
+        Param::Bytes(&batch.frame),
+        Param::Bytes(&place.before),
+    ];
+    if let Writer::Owner { epoch } = by.writer {
+        params.push(Param::Int8(epoch as i64));
+    }
+    if let Some(version) = by.version {
+        params.push(Param::Int8(version as i64));
+    }
+    params
 }

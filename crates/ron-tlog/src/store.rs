@@ -253,6 +253,8 @@ pub trait LogStore: Send {
 
     /// As [`LogStore::append`]. With a version, only while the guard has it: the row of a number that each change of other records
     /// in the same engine raises, named when the store was opened. `Stale` when only that is in the way; `Rejected` without a guard.
+    /// Where `batch` makes none because ids are in use, the version is compared all the same: what the caller answers from
+    /// the repeats may depend on those records.
     ///
     /// So what was decided from those records is in the log only if it was still right: a request that comes after a change was
     /// acknowledged, to any node, is decided from records with that change.

@@ -463,6 +463,16 @@ fn a_guard_is_compared<R: Rig>(rig: &R) {
         assert_eq!(moved, Err(StoreError::Moved), "under {version}");
     }
     assert_eq!(content(rig, "guard"), [first, second, third, fourth]);
+    // What is answered from repeats may depend on the records too. Nothing is appended, by whichever writer.
+    let (mut c, owner) = owned(rig, "guard", "c");
+    let mut repeat = |version| {
+        let mut none = |_: &[Repeat]| None;
+        let found = c.append_guarded(version, owner, &ids, &mut none, soon());
+        found.map(|appended| (appended.place, appended.repeats.len()))
+    };
+    assert_eq!(repeat(Some(7)), Err(StoreError::Stale));
+    assert_eq!(repeat(Some(8)), Ok((None, 1)));
+    assert_eq!(repeat(None), Ok((None, 1)));
 }
 
 /// What a change of the records has ended is in no log afterwards: entries of a writer that keeps on under the version

@@ -596,6 +596,10 @@ impl LogStore for MemoryStore {
             }
         }
         let Some(batch) = batch(&repeats) else {
+            let is_stale = version.is_some_and(|version| version != state.view.version);
+            if is_stale && defect != Defect::IgnoresGuard {
+                return Err(StoreError::Stale);
+            }
             if !repeats.is_empty() {
                 state
                     .write(&self.log, Op::Message)

@@ -201,24 +201,48 @@ impl EngineAppender {
             .stale
             .as_ref()
             .is_some_and(|stale| stale.until.expired());
+        let mut changed = Vec::new();
         for mut entry in std::mem::take(&mut self.waiting) {
             let Some(basis) = &mut entry.basis else {
                 self.waiting.push_back(entry);
                 continue;
             };
-            if too_long || !index.decides_as(&basis.index, &basis.keys) {
+            if too_long {
                 entry.refuse(&decided_from_old_keys());
-                continue;
+            } else if index.decides_as(&basis.index, &basis.keys) {
+                basis.index = index.clone();
+                self.waiting.push_back(entry);
+            } else {
+                changed.push(entry);
             }
-            basis.index = index.clone();
-            self.waiting.push_back(entry);
         }
+        self.repeat_or_refuse(changed, index);
         if self.waiting.is_empty() {
             self.stale = None;
         }
         if let Some(stale) = self.stale.as_mut().filter(|stale| stale.ask.expired()) {
             stale.ask = Deadline::within(ASK);
             self.parts.keys.ask();
+        }
+    }
+
+    /// Of results that would be others now: answers those of which all was done before, and refuses the rest.
+    fn repeat_or_refuse(&mut self, mut changed: Vec<Entry>, index: &KeyIndex) {
+        let (_, mut owners, refused) = self.ids(&changed);
+        owners.extend(refused);
+        owners.sort_by_key(|owner| owner.id);
+        if !owners.is_empty() {
+            let found = self.find(Some(index.store_version), &owners);
+            // A failure is reported by the next append; the clients send their requests again.
+            let repeats = found.unwrap_or_default();
+            self.repeat(&mut changed, index, (repeats, &owners));
+        }
+        for entry in changed {
+            if entry.drafts.is_empty() {
+                answer(entry, DurableLeaves::none());
+            } else {
+                entry.refuse(&decided_from_old_keys());
+            }
         }
     }
 
@@ -251,8 +275,10 @@ impl EngineAppender {
                 return true;
             }
             let (once, owners, refused) = self.ids(&batch);
+            let guarded = batch.iter().any(|entry| entry.basis.is_some());
+            let version = guarded.then_some(index.store_version);
             if !refused.is_empty() {
-                match self.find(&refused) {
+                match self.find(version, &refused) {
                     Ok(repeats) if repeats.is_empty() => {}
                     Ok(repeats) => {
                         self.repeat(&mut batch, index, (repeats, &refused));
@@ -261,8 +287,6 @@ impl EngineAppender {
                     Err(error) => return self.not_appended(batch, index.store_version, error),
                 }
             }
-            let guarded = batch.iter().any(|entry| entry.basis.is_some());
-            let version = guarded.then_some(index.store_version);
             let drafts: Vec<&Draft> = batch.iter().flat_map(|entry| &entry.drafts).collect();
             match self.parts.writer.append(&drafts, version, &once) {
                 Ok(OnceAppended::Done(first)) => {
@@ -278,10 +302,14 @@ impl EngineAppender {
     }
 
     /// Looks for operations that are refused now and were done before.
-    fn find(&mut self, refused: &[Owner]) -> Result<Vec<Repeat>, EngineError> {
+    fn find(
+        &mut self,
+        version: Option<u64>,
+        refused: &[Owner],
+    ) -> Result<Vec<Repeat>, EngineError> {
         let once = refused.iter().map(|owner| owner.once(Vec::new()));
         let once: Vec<Once> = once.collect();
-        self.parts.writer.find(&once)
+        self.parts.writer.find(version, &once)
     }
 
     /// The ids of a batch with their answers, and those of operations that are refused, in the order that the engine wants.
@@ -312,7 +340,8 @@ impl EngineAppender {
         (once, owners, refused)
     }
 
-    /// Takes operations that were done before out of a batch.
+    /// Takes operations that were done before out of a batch. Their ids were found while the keys were those of `index`, from
+    /// which an answer may be decrypted again.
     fn repeat(
         &self,
         batch: &mut [Entry],

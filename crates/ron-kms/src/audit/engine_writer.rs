@@ -82,10 +82,14 @@ impl EngineWriter {
         done
     }
 
-    /// Which of these ids are in use; none is taken.
-    pub fn find(&mut self, once: &[Once]) -> Result<Vec<Repeat>, EngineError> {
+    /// Which of these ids are in use, as long as the keys have `version`; none is taken.
+    pub fn find(
+        &mut self,
+        version: Option<u64>,
+        once: &[Once],
+    ) -> Result<Vec<Repeat>, EngineError> {
         let by = self.by();
-        self.log.find_once(once, by)
+        self.log.find_once(version, once, by)
     }
 
     /// The indexes of the leaves of an append that was unknown; `None` when they are not in the log and never will be.

@@ -249,6 +249,7 @@ where
         let mut drafts = Items::with_capacity(credits.len());
         let mut items = Items::with_capacity(starts.len());
         let mut keys = Items::new();
+        let mut is_guarded = false;
         for start in starts {
             let (task, ticket) = match start {
                 Start::New(task, ticket) => (task, ticket),
@@ -267,6 +268,8 @@ where
             match run_one(&mut at, &task, ticket) {
                 Ok((mut item, draft)) => {
                     if kms.is_shared {
+                        // An answer that another node remembers may be completed from the keys, also of what is refused here.
+                        is_guarded |= task.op_id().is_some();
                         keys.extend(task.key().filter(|_| item.is_output()).cloned());
                         item.recall_by(|| {
                             Box::new(move |index, by, answer| task.again(index, by, answer))
@@ -296,7 +299,7 @@ where
             let reply = waiting.reply(DurableLeaves::none(), &mut Vec::new());
             return reply.send();
         }
-        let basis = (!keys.is_empty()).then_some(Basis { index, keys });
+        let basis = (is_guarded || !keys.is_empty()).then_some(Basis { index, keys });
         kms.enter(Entry::new(drafts, waiting, credits).decided_from(basis));
     }
 }

@@ -287,16 +287,19 @@ impl EngineLog {
         self.append_as(Writer::Owner { epoch }, records, version, once, deadline)
     }
 
-    /// Which of these ids are in use; none is taken, and their answers are not looked at.
+    /// Which of these ids are in use; none is taken, and their answers are not looked at. `Stale` as for an append.
     pub fn find_once(
         &mut self,
+        version: Option<u64>,
         once: &[Once],
         deadline: Deadline,
     ) -> Result<Vec<Repeat>, EngineError> {
         let epoch = self.epoch().ok_or(EngineError::Standby)?;
         let writer = Writer::Owner { epoch };
         // Without a batch nothing is appended, and so no id is taken either.
-        let found = self.store.append(writer, once, &mut |_| None, deadline)?;
+        let found = self
+            .store
+            .append_guarded(version, writer, once, &mut |_| None, deadline)?;
         Ok(found.repeats)
     }
 
