@@ -25,8 +25,8 @@ use ron_http::{Call, ClientConfig, HttpClient, Method, Reply};
 use ron_kernel::Deadline;
 use ron_kms::{Leaf, Op};
 use ron_proto::kms::{
-    CreateKey, DestroyKey, KeyDoc, KeyState, PayloadPolicy, RetireKey, RotateLogKey, RotateRequest,
-    SignAnswer, SignBatch, SignItem, SignRequest, SignResult,
+    CreateKey, DestroyKey, KeyDoc, KeyState, NotePolicy, PayloadPolicy, RetireKey, RotateLogKey,
+    RotateRequest, SignAnswer, SignBatch, SignItem, SignRequest, SignResult,
 };
 use ron_proto::{Alg, Kid, OpId};
 use ron_tlog::append::verify_on;
@@ -82,7 +82,7 @@ fn origin(node: usize) -> String {
 fn config(url: &str, node: usize, files: &TempDir, caller: &Caller) -> String {
     format!(
         "sign_deadline = \"5s\"\n[records]\nurl = \"{url}\"\n[log]\nurl = \"{url}\"\n[audit]\norigin = \"{}\"\n\
-         [seal]\nkey_file = \"{}\"\n[destroy]\ndelay_min = \"1s\"\n{}",
+         [seal]\nkey_file = \"{}\"\n[destroy]\ndelay_min = \"1s\"\n[nonces]\nblock = 1\n{}",
         origin(node),
         files.path().join("seal").display(),
         caller.principal(&SCOPES),
@@ -267,6 +267,8 @@ fn two_nodes_have_the_same_keys() {
     let mut fleet = Fleet::new();
     both_sign_and_change_keys(&fleet);
     an_id_is_done_once(&fleet);
+    what_a_destroyed_key_has_wrapped_is_decrypted_nowhere(&fleet);
+    leaves_state_versions_in_their_order(&fleet);
     a_batch_repeats_what_was_done(&fleet);
     what_was_done_is_answered_when_the_key_is_out_of_use(&fleet);
     a_key_that_is_out_of_use_signs_nowhere(&fleet);
@@ -274,6 +276,7 @@ fn two_nodes_have_the_same_keys() {
     a_database_that_is_away_comes_back(&mut fleet);
     changes_are_made_once_through_crashes_of_the_database(&mut fleet);
     a_name_is_of_one_process(&mut fleet);
+    a_data_directory_keeps_its_name(&mut fleet);
     fleet.verify();
 }
 
@@ -368,6 +371,74 @@ fn an_id_is_done_once(fleet: &Fleet) {
     let again = fleet.post(1, "/v1/kms/datakey", &body);
     let read = |reply: &Reply| serde_json::from_slice::<Value>(&reply.body).unwrap();
     assert_eq!(read(&first), read(&again));
+}
+
+/// Also not as the repetition of an operation, which is decrypted again: a request that is sent after the acknowledgement of the
+/// destruction, at the node whose keys are older.
+fn what_a_destroyed_key_has_wrapped_is_decrypted_nowhere(fleet: &Fleet) {
+    for round in 0..6 {
+        let key = fleet.create(0, 60 + round, Alg::Aes256Gcm);
+        let body = json!({"key": key, "plaintext": true, "op_id": id(2_100 + round)});
+        for node in 0..2 {
+            let done = fleet.post(node, "/v1/kms/datakey", &body);
+            assert_eq!(done.status, 200, "round {round}");
+        }
+        let order = DestroyKey {
+            delay: Some("1s".parse().unwrap()),
+            ..DestroyKey::default()
+        };
+        fleet.clients[0].destroy(&key, &order, soon()).unwrap();
+        wait_for("one node has destroyed the key", || {
+            fleet.clients.iter().any(|client| {
+                let doc = client.key(&key, soon());
+                doc.is_ok_and(|doc| doc.state == KeyState::Destroyed)
+            })
+        });
+        for node in 0..2 {
+            let after = fleet.post(node, "/v1/kms/datakey", &body);
+            let text = String::from_utf8_lossy(&after.body).into_owned();
+            assert!(after.status >= 400, "round {round}, node {node}: {text}");
+        }
+    }
+}
+
+/// Checkpoints of a `note` key beside blocks of use numbers and changes, each of which raises the version of the store. The end
+/// of the test verifies the logs.
+fn leaves_state_versions_in_their_order(fleet: &Fleet) {
+    let note = CreateKey {
+        payload: PayloadPolicy::Note(NotePolicy {
+            origin: "notes.example".into(),
+        }),
+        ..create(70, Alg::Ed25519)
+    };
+    let note = fleet.clients[0].create_key(&note, soon()).unwrap().key;
+    let (wraps, other) = (
+        fleet.create(0, 71, Alg::Aes256Gcm),
+        fleet.create(1, 72, Alg::Ed25519),
+    );
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let body = json!({"key": wraps, "plaintext": "AA"});
+            while !is_over.load(Ordering::SeqCst) {
+                fleet.post(0, "/v1/kms/wrap", &body);
+            }
+        });
+        scope.spawn(|| {
+            while !is_over.load(Ordering::SeqCst) {
+                let _ = fleet.clients[1].rotate(&other, &RotateRequest::default(), soon());
+            }
+        });
+        let root = format!("{}=", "A".repeat(43));
+        let mut signed = 0;
+        for size in 1..200 {
+            let text = format!("notes.example\n{size}\n{root}\n");
+            let request = SignRequest::message(note.clone(), text.into_bytes());
+            signed += u32::from(fleet.sign(0, &request).is_ok());
+        }
+        is_over.store(true, Ordering::SeqCst);
+        assert!(signed > 20, "{signed} checkpoints");
+    });
 }
 
 fn a_batch_repeats_what_was_done(fleet: &Fleet) {
@@ -627,6 +698,28 @@ fn changes_are_made_once_through_crashes_of_the_database(fleet: &mut Fleet) {
             assert_eq!((doc.head, doc.versions.len()), (2, 1), "{number}");
         }
     }
+}
+
+/// Another name with the data directory of a node is refused, and does not join the store.
+fn a_data_directory_keeps_its_name(fleet: &mut Fleet) {
+    fleet.nodes[1].stop();
+    let config = fleet.config(1);
+    fleet.nodes[1].configure(&config.replace(&origin(1), "kms.example/other"));
+    fleet.nodes[1].start();
+    wait_for("the other name is refused", || {
+        let log = std::fs::read_to_string(fleet.nodes[1].log()).unwrap_or_default();
+        log.contains("set audit.origin = \"kms.example/b\" again")
+    });
+    fleet.nodes[1].kill();
+    let rows = fleet
+        .cluster
+        .primary
+        .admin("SELECT origin FROM ron_kms_keys.logs", &[]);
+    assert_eq!(rows.len(), 1, "the second of two nodes");
+    fleet.nodes[1].configure(&config);
+    fleet.nodes[1].start();
+    let key = fleet.create(0, 80, Alg::Ed25519);
+    fleet.sign_until_done(1, &SignRequest::message(key, *b"named"));
 }
 
 /// A process with the name of a node goes on with its log, and the node writes no more: a host that is lost is replaced so.

@@ -380,9 +380,7 @@ impl EngineAppender {
     fn not_appended(&mut self, batch: Vec<Entry>, version: u64, error: EngineError) -> bool {
         match error {
             EngineError::Store(StoreError::Stale) => {
-                for entry in batch.into_iter().rev() {
-                    self.waiting.push_front(entry);
-                }
+                self.put_back(batch);
                 self.stale = Some(Stale {
                     version,
                     until: Deadline::within(STALE_MAX),
@@ -397,7 +395,7 @@ impl EngineAppender {
             }
             EngineError::Store(error @ StoreError::Refused(_)) => {
                 self.unavailable(&error.to_string());
-                self.waiting.extend(batch);
+                self.put_back(batch);
                 self.refuse_callers();
                 false
             }
@@ -407,6 +405,13 @@ impl EngineAppender {
                 self.give_up(&Refusal::audit_down());
                 false
             }
+        }
+    }
+
+    /// Before what came later: leaves of changes state the versions of the store in their order.
+    fn put_back(&mut self, batch: Vec<Entry>) {
+        for entry in batch.into_iter().rev() {
+            self.waiting.push_front(entry);
         }
     }
 
@@ -420,7 +425,7 @@ impl EngineAppender {
             }
             Ok(None) => {
                 let batch = self.undecided.take().unwrap_or_default();
-                self.waiting.extend(batch);
+                self.put_back(batch);
                 self.refuse_callers();
                 self.back();
                 true

@@ -147,9 +147,7 @@ impl EngineWriter {
     fn leaf(&mut self, draft: &Draft, now: u64) -> Vec<u8> {
         if let Some(after) = draft.store_version_after {
             // Other nodes have raised the version since the last change of this one.
-            let known = self.leaves.counters.store_version;
-            self.leaves
-                .set_store_version(known.max(after.saturating_sub(1)));
+            self.leaves.set_store_version(after.saturating_sub(1));
         }
         self.leaves.finish(draft.clone(), now)
     }

@@ -194,17 +194,20 @@ impl LeafMaker {
             key_op_counter,
             prev_store_version: counters.store_version,
         };
-        if let Some(after) = draft.store_version_after {
-            counters.store_version = after;
-        }
+        let after = draft.store_version_after.unwrap_or(0);
         let leaf = draft.at(place);
+        // Never back, and as `Counters::follow` counts it: the checkpoint of a `note` key waits for its signature while the
+        // store thread goes on, so that its leaf may come behind those of later changes.
+        let stated = leaf.prev_store_version + u64::from(leaf.changed_store());
+        counters.store_version = after.max(stated);
         counters.note_answer(&leaf);
         leaf.to_bytes()
     }
 
-    /// Sets the store version that the next leaf states; only before the first append.
+    /// Raises the store version that the next leaf states.
     pub fn set_store_version(&mut self, version: u64) {
-        self.counters.store_version = version;
+        let known = &mut self.counters.store_version;
+        *known = version.max(*known);
     }
 
     /// Writes the counters beside the log when `STATE_EVERY` leaves are new, or when `now` is set.
@@ -256,5 +259,40 @@ impl AuditWriter {
 
     pub fn keep_state(&mut self, now: bool) {
         self.leaves.keep_state(now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ron_kernel::{Registry, SystemClock};
+
+    use super::*;
+
+    #[test]
+    fn leaves_that_come_late_do_not_take_the_store_version_back() {
+        let metrics = Metrics::new(&Registry::new("ron-kms"), "file");
+        let clock = SystemClock::shared();
+        let mut maker = LeafMaker::new(Counters::default(), None, clock, metrics);
+        let mut seen = Counters::default();
+        let changes = [
+            (Op::Create, Some(1)),
+            (Op::Sign, Some(3)), // a checkpoint; another node has made version 2
+            (Op::ReserveUses, Some(5)),
+            (Op::Sign, Some(4)), // a checkpoint before that block
+            (Op::Wrap, None),
+            (Op::ReserveUses, Some(6)),
+            (Op::ReserveUses, Some(6)), // never so, and still no contradiction
+            (Op::Stop, None),
+        ];
+        for (number, (op, after)) in changes.into_iter().enumerate() {
+            let draft = Draft {
+                store_version_after: after,
+                ..Draft::service(op, "")
+            };
+            let leaf = maker.finish(draft, 1);
+            let followed = seen.follow(&Leaf::parse(&leaf).expect("a leaf"));
+            assert_eq!(followed, Ok(()), "leaf {number}");
+            assert_eq!(seen.log_size, maker.counters.log_size);
+        }
     }
 }

@@ -4,8 +4,9 @@
 //! or not after that. A change that is committed stays unfinished until its leaf is durable and it is marked complete, however
 //! long the engine is away; until then no other change is begun.
 //!
-//! **Invariant:** the snapshot is not newer than a change of this node whose leaf is not in the log, so that no leaf of another
-//! operation states a later version of the store before it.
+//! **Invariant:** the snapshot is not newer than a change of this node whose leaf is not in the log and which the thread waits for.
+//! **Invariant:** leaves of changes are queued and appended in the order of the versions that they make. The one exception is the
+//! checkpoint of a `note` key: its leaf is that of a signature, may come behind a later change, and states that one's version then.
 
 use std::time::Duration;
 
