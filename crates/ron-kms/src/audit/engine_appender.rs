@@ -39,8 +39,9 @@ const STALE: Duration = Duration::from_millis(2);
 const ASK: Duration = Duration::from_millis(20);
 /// Maximum wait of a result for newer keys.
 const STALE_MAX: Duration = Duration::from_secs(2);
-/// Maximum time at the end of the thread for what is not appended yet.
-const FINISH: Duration = Duration::from_secs(3);
+/// Maximum time at the end of the thread for what is not appended yet and the stop leaf, so that a drain without the engine ends
+/// within the default `drain_deadline`.
+const FINISH: Duration = Duration::from_millis(1_500);
 /// Separates the ids of this service from others in the engine.
 const SCOPE: &str = "ron-kms";
 
@@ -140,6 +141,7 @@ impl EngineAppender {
         }
         let (_trigger, never) = Shutdown::pair();
         let end = Deadline::within(FINISH);
+        self.parts.writer.end_at(end);
         loop {
             self.tick();
             if end.expired() || (self.waiting.is_empty() && self.undecided.is_none()) {
@@ -147,7 +149,7 @@ impl EngineAppender {
             }
             never.wait(Deadline::within(self.pause()));
         }
-        self.stop();
+        self.stop(end);
         self.parts.finished.fire();
     }
 
@@ -510,14 +512,14 @@ impl EngineAppender {
         self.waiting.drain(..).for_each(|entry| entry.refuse(why));
     }
 
-    fn stop(&mut self) {
+    fn stop(&mut self, end: Deadline) {
         self.give_up(&Refusal::audit_down());
         if !self.parts.health.is_ok() {
             return;
         }
         let draft = Draft::service(Op::Stop, "drained");
         let EngineAppenderParts { disk, writer, .. } = &mut self.parts;
-        match writer.append_by(&draft, Deadline::within(FINISH)) {
+        match writer.append_by(&draft, end) {
             Ok(_) => disk.call(|| writer.keep_state(true)),
             // The counters are not kept: they may have leaves that are not in the log.
             Err(error) => tracing::warn!(event = "stop_leaf_not_written", %error),

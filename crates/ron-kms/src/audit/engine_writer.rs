@@ -29,6 +29,8 @@ pub struct EngineWriter {
     leaves: LeafMaker,
     /// Maximum time of an append.
     within: Duration,
+    /// No call lasts longer, once the thread ends.
+    end: Option<Deadline>,
     /// Of an append without a known outcome.
     before: Option<Before>,
 }
@@ -40,6 +42,7 @@ impl EngineWriter {
             log,
             leaves,
             within,
+            end: None,
             before: None,
         }
     }
@@ -55,7 +58,13 @@ impl EngineWriter {
     }
 
     fn by(&self) -> Deadline {
-        Deadline::within(self.within)
+        let by = Deadline::within(self.within);
+        self.end.map_or(by, |end| by.earlier(end))
+    }
+
+    /// Ends all calls from now on at `end`.
+    pub fn end_at(&mut self, end: Deadline) {
+        self.end = Some(end);
     }
 
     /// Appends the leaves of `drafts`, once for each id, and only while the keys have `version`. After `Unknown` nothing is

@@ -90,6 +90,7 @@ impl Lifecycle {
         if !self.kms.is_shared {
             return each_job(&jobs, ctx, |job| self.tick(job));
         }
+        self.recovery.shutdown = Some(ctx.shutdown.clone());
         loop {
             match jobs.recv(&ctx.shutdown, Deadline::within(POLL)) {
                 Recv::Item(job) => self.tick_shared(job),
@@ -99,8 +100,16 @@ impl Lifecycle {
                 Recv::Shutdown | Recv::Closed => break,
             }
         }
+        let mut failed = false;
         while let Some(job) = jobs.try_recv() {
+            // An engine that is away is not waited for once per job.
+            if failed {
+                let refusal = Refusal::new(Cause::Draining, "");
+                self.kms.refuse_store_job(job, refusal);
+                continue;
+            }
             self.tick_shared(job);
+            failed = self.recovery.is_waiting();
         }
     }
 

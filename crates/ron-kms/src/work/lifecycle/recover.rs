@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use ron_custody::store::{Pending, StoreError};
 use ron_custody::{Cause, Refusal};
-use ron_kernel::{Credit, Deadline, ReplyWaiter, WaitError, reply};
+use ron_kernel::{Credit, Deadline, ReplyWaiter, Shutdown, WaitError, reply};
 use ron_proto::receipt::LogReceipt;
 
 use super::complete::{complete_change, complete_log_key};
@@ -26,6 +26,9 @@ pub const POLL: Duration = Duration::from_millis(500);
 pub const MOVES_MAX: usize = 16;
 /// How long a change waits for its leaf in an engine before the thread goes on without it.
 const ENGINE_LEAF_WAIT: Duration = Duration::from_secs(10);
+/// How soon a wait for a leaf notices a drain, and the rest of that wait then.
+const LEAF_CHECK: Duration = Duration::from_millis(100);
+const DRAIN_LEAF_WAIT: Duration = Duration::from_millis(500);
 /// Maximum wait for the leaf of an unfinished change before a job.
 const UNFINISHED_WAIT: Duration = Duration::from_millis(50);
 /// The readiness cause that the engine of the keys is away, or a change waits.
@@ -54,6 +57,17 @@ pub struct Recovery {
     retry: Option<Deadline>,
     is_reported: bool,
     unfinished: Option<(Committed, LeafState)>,
+    /// Fired when the drain stops the store thread; set when that runs.
+    pub(super) shutdown: Option<Shutdown>,
+    /// The version of the store at which the outbox was looked into last.
+    outbox_seen: Option<u64>,
+}
+
+impl Recovery {
+    /// Whether the engine or a leaf has to be waited for.
+    pub(super) const fn is_waiting(&self) -> bool {
+        self.is_unread || self.unfinished.is_some()
+    }
 }
 
 /// Why a change was not made.
@@ -94,6 +108,13 @@ impl Lifecycle {
         }
         self.finish_change()?;
         self.read_again()?;
+        // An earlier process of this node may have committed a change after this one had claimed its log: only the claim of the
+        // log stops it, and its change would have no leaf.
+        if self.recovery.outbox_seen != Some(self.store.version()) {
+            self.find_unfinished()?;
+            self.finish_change()?;
+            self.recovery.outbox_seen = Some(self.store.version());
+        }
         self.publish_newest();
         if std::mem::take(&mut self.recovery.is_reported) {
             self.ready.present(STORE);
@@ -220,12 +241,12 @@ impl Lifecycle {
         let (to, from) = reply();
         self.kms
             .enter(Entry::new(Items::from_buf([draft]), to, credits));
-        let within = if self.kms.is_shared {
-            ENGINE_LEAF_WAIT
+        let waited = if self.kms.is_shared {
+            self.wait_for_leaf(&from)
         } else {
-            LEAF_WAIT
+            from.wait_again(Deadline::within(LEAF_WAIT))
         };
-        match from.wait_again(Deadline::within(within)) {
+        match waited {
             Ok(Ok(receipt)) => Ok(receipt),
             Err(WaitError::Timeout) if self.kms.is_shared => {
                 self.recovery.unfinished = Some((committed(), LeafState::Awaited(from)));
@@ -234,6 +255,28 @@ impl Lifecycle {
             }
             Ok(Err(NotDurable)) | Err(_) => Err(self.leaf_lost()),
         }
+    }
+
+    /// Waits for the leaf of a change in an engine; shortly during a drain, since the next start completes the change.
+    fn wait_for_leaf(
+        &self,
+        from: &ReplyWaiter<Result<LogReceipt, NotDurable>>,
+    ) -> Result<Result<LogReceipt, NotDurable>, WaitError> {
+        let mut end = Deadline::within(ENGINE_LEAF_WAIT);
+        loop {
+            let waited = from.wait_again(Deadline::within(LEAF_CHECK).earlier(end));
+            if !matches!(waited, Err(WaitError::Timeout)) || end.expired() {
+                return waited;
+            }
+            if self.is_draining() {
+                end = end.earlier(Deadline::within(DRAIN_LEAF_WAIT));
+            }
+        }
+    }
+
+    fn is_draining(&self) -> bool {
+        let shutdown = self.recovery.shutdown.as_ref();
+        shutdown.is_some_and(Shutdown::is_set)
     }
 
     /// The change is committed but its leaf is not known to be durable: the next start completes it from the outbox. A further
