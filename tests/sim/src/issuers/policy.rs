@@ -89,7 +89,11 @@ impl Actor {
             let old = version - 1 - 2 * below(version / 2);
             let had = self.seen().policies[old as usize - 1].guest;
             put_policy(&self.keys.policy, old, had);
-            time::sleep(ms(500 + below(5_000)));
+            let until = time::now() + ms(500 + below(5_000));
+            while time::now() < until {
+                self.visit();
+                time::sleep(ms(below(500)));
+            }
             put_policy(&self.keys.policy, version, guest);
             let stands = time::now();
             if let Some(newest) = self.seen().policies.last_mut() {
