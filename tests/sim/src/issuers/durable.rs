@@ -105,12 +105,19 @@ impl World {
             }
         }
         self.calm_down();
+        for machine in self.machines() {
+            machine.be_well();
+        }
+    }
+
+    const fn machines(&self) -> [&Machine; 3] {
+        [&self.kms, &self.issuer, &self.verifier]
     }
 
     fn calm_down(&self) {
         self.net.set_weather(Weather::default());
-        for machine in [&self.kms, &self.issuer, &self.verifier] {
-            machine.be_well();
+        for machine in self.machines() {
+            machine.date.be_right();
         }
     }
 
@@ -149,6 +156,7 @@ impl World {
         fault::happened("the KMS is down");
         self.kms.die(&self.net);
         self.kms.image.kill();
+        chief.put_an_old_policy();
         match below(3) {
             0 => {}
             1 => self.issuer.kill(&self.net),
@@ -171,6 +179,8 @@ impl World {
             time::sleep(ms(200));
         }
         self.kms.start_again(&self.net);
+        time::sleep(ms(below(3_000)));
+        chief.put_the_newest_policy();
     }
 
     fn pause(&self) {

@@ -83,23 +83,13 @@ impl Actor {
         let Some(Change { version, guest, .. }) = newest else {
             return;
         };
-        if version > 1 && below(2) == 0 {
-            fault::happened("an old policy is put back");
-            // Of those that say the opposite of the newest.
-            let old = version - 1 - 2 * below(version / 2);
-            let had = self.seen().policies[old as usize - 1].guest;
-            put_policy(&self.keys.policy, old, had);
+        if below(2) == 0 && self.put_an_old_policy() {
             let until = time::now() + ms(500 + below(5_000));
             while time::now() < until {
                 self.visit();
                 time::sleep(ms(below(500)));
             }
-            put_policy(&self.keys.policy, version, guest);
-            let stands = time::now();
-            if let Some(newest) = self.seen().policies.last_mut() {
-                newest.stands = stands;
-            }
-            return;
+            return self.put_the_newest_policy();
         }
         fault::happened("a policy changes");
         let at = time::now();
@@ -110,6 +100,31 @@ impl Actor {
             stands: at,
         });
         put_policy(&self.keys.policy, version + 1, !guest);
+    }
+
+    /// One of those that say the opposite of the newest is put in its place, if there is one.
+    pub fn put_an_old_policy(&self) -> bool {
+        let version = self.seen().policies.last().map_or(0, |last| last.version);
+        if version < 2 {
+            return false;
+        }
+        fault::happened("an old policy is put back");
+        let old = version - 1 - 2 * below(version / 2);
+        let had = self.seen().policies[old as usize - 1].guest;
+        put_policy(&self.keys.policy, old, had);
+        true
+    }
+
+    pub fn put_the_newest_policy(&self) {
+        let newest = self.seen().policies.last().copied();
+        let Some(Change { version, guest, .. }) = newest else {
+            return;
+        };
+        put_policy(&self.keys.policy, version, guest);
+        let stands = time::now();
+        if let Some(newest) = self.seen().policies.last_mut() {
+            newest.stands = stands;
+        }
     }
 
     /// The newest policy is in force before this moment.
