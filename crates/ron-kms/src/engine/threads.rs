@@ -174,6 +174,8 @@ impl Appending {
                     finished: self.finished,
                 };
                 spawn_writer(sup, &AUDIT, appender, health, Appender::run);
+                // No table is tended, and each row of the topology is a thread.
+                sup.spawn(&UPKEEP, ThreadCtx::wait_for_shutdown);
             }
             (LogWriter::Engine(writer), Keeps::Engine(answers, shown)) => {
                 let node = show(handles, &writer, shown);
