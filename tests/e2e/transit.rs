@@ -20,20 +20,21 @@ fn hvac_works_without_change() {
         .arg(fleet.api("ron-kms"));
     let text = ok(&fed(&mut check, token));
     assert!(text.ends_with("done\n"), "{text}");
-    // The last leaf waits for a checkpoint, at most a second.
+    // The last leaves wait for a checkpoint, at most a second.
+    let is = |l: &&Leaf, op: &str, result: &str| {
+        l.op.as_str() == op && l.result == result && is_transit(l)
+    };
     let end = Instant::now() + Duration::from_secs(20);
     let leaves = loop {
         let leaves = leaves(&fleet, &fleet.operator_token());
-        let last = |l: &Leaf| l.op.as_str() == "hmac_verify" && l.result == "no_match";
-        if leaves.iter().any(last) || Instant::now() > end {
+        let created = leaves.iter().filter(|l| is(l, "create", OK)).count();
+        let verified = leaves.iter().any(|l| is(&l, "hmac_verify", "no_match"));
+        if (verified && created >= 6) || Instant::now() > end {
             break leaves;
         }
         std::thread::sleep(Duration::from_millis(100));
     };
-    let count = |op: &str, result: &str| {
-        let of = |l: &&Leaf| l.op.as_str() == op && l.result == result && is_transit(l);
-        leaves.iter().filter(of).count()
-    };
+    let count = |op: &str, result: &str| leaves.iter().filter(|l| is(l, op, result)).count();
     assert_eq!(count("create", OK), 6);
     assert_eq!(count("rotate", OK), 5);
     assert_eq!(count("wrap", OK), 1 + 50 + 1);
