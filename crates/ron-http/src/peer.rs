@@ -63,31 +63,36 @@ impl Proxies {
         transport.uid().is_none() && self.holds(addr.ip())
     }
 
-    fn holds(&self, addr: IpAddr) -> bool {
+    /// True for the address of a proxy.
+    pub fn holds(&self, addr: IpAddr) -> bool {
         self.0.iter().any(|block| block.contains(addr))
     }
 
-    /// The sender of a request: the other end, or the client that a proxy names. Each proxy appends
-    /// the address it was called from, so the last address that is not a trusted proxy is the
-    /// client; the entries before it were written by the client and prove nothing.
+    /// The sender of a request: the other end, or the client that a proxy names.
     pub fn client(&self, addr: SocketAddr, transport: Transport, headers: &Headers) -> Peer {
         let direct = Peer::of(addr, transport);
         if self.0.is_empty() || !self.is_proxy(addr, transport) {
             return direct;
         }
+        self.named(headers).map_or(direct, Peer::at)
+    }
+
+    /// The client that the headers of a proxy name. Each proxy appends the address it was called from, so the last address that is
+    /// not a trusted proxy is the client; the entries before it were written by the client and prove nothing. `None` when an entry
+    /// up to there is no address, or all are proxies.
+    pub fn named(&self, headers: &Headers) -> Option<IpAddr> {
         let fields: Vec<&str> = headers
             .iter()
             .filter(|(name, _)| name.eq_ignore_ascii_case("x-forwarded-for"))
             .flat_map(|(_, value)| value.split(','))
             .collect();
         for text in fields.into_iter().rev() {
-            match text.trim().parse::<IpAddr>() {
-                Ok(addr) if self.holds(addr) => {}
-                Ok(addr) => return Peer::at(addr),
-                Err(_) => return direct,
+            let addr = text.trim().parse().ok()?;
+            if !self.holds(addr) {
+                return Some(addr);
             }
         }
-        direct
+        None
     }
 }
 

@@ -164,7 +164,7 @@ fn proxies(chassis: &Chassis) -> Proxies {
 /// The gateways whose description of a request counts at the forward endpoint.
 fn gateways(keys: &Keys) -> Gateways {
     Gateways {
-        proxies: keys.forward_proxies.clone(),
+        proxies: Proxies::at(keys.forward_proxies.clone()),
         uids: keys.forward_uids.clone(),
     }
 }

@@ -6,15 +6,14 @@
 
 use std::net::IpAddr;
 
-use ron_http::{Headers, Request, Transport};
-use ron_proto::caveat::IpBlock;
+use ron_http::{Headers, Proxies, Request, Transport};
 use ron_service::config::Uid;
 
 /// The gateways whose headers count. Each of them replaces what its own caller has sent under these names.
 #[derive(Clone, Debug, Default)]
 pub struct Gateways {
     /// Where they call from over TCP.
-    pub proxies: Vec<IpBlock>,
+    pub proxies: Proxies,
     /// User ids under which they call through Unix sockets.
     pub uids: Vec<Uid>,
 }
@@ -37,7 +36,7 @@ impl Gateways {
     fn read<'r>(&self, peer: IpAddr, transport: Transport, headers: &'r Headers) -> Forwarded<'r> {
         let listed = match transport.uid() {
             Some(uid) => self.uids.iter().any(|one| one.0 == uid),
-            None => self.is_proxy(peer),
+            None => self.proxies.holds(peer),
         };
         if !listed {
             return Forwarded::default();
@@ -45,28 +44,8 @@ impl Gateways {
         Forwarded {
             method: one(headers, "x-forwarded-method").filter(|text| is_method(text)),
             path: one(headers, "x-forwarded-uri").and_then(plain_path),
-            caller: self.caller(headers),
+            caller: self.proxies.named(headers).map(|addr| addr.to_canonical()),
         }
-    }
-
-    fn is_proxy(&self, addr: IpAddr) -> bool {
-        self.proxies.iter().any(|block| block.contains(addr))
-    }
-
-    /// The last address that is no gateway's: each gateway appends the one that it was called from, and what comes before was written by
-    /// the caller.
-    fn caller(&self, headers: &Headers) -> Option<IpAddr> {
-        let named = headers
-            .iter()
-            .filter(|(name, _)| name.eq_ignore_ascii_case("x-forwarded-for"));
-        let fields: Vec<&str> = named.flat_map(|(_, value)| value.split(',')).collect();
-        for text in fields.into_iter().rev() {
-            let addr: IpAddr = text.trim().parse().ok()?;
-            if !self.is_proxy(addr) {
-                return Some(addr.to_canonical());
-            }
-        }
-        None
     }
 }
 
@@ -98,7 +77,7 @@ mod tests {
 
     fn gateways() -> Gateways {
         Gateways {
-            proxies: vec!["10.0.0.0/24".parse().unwrap()],
+            proxies: Proxies::at(vec!["10.0.0.0/24".parse().unwrap()]),
             uids: vec![Uid(33)],
         }
     }
