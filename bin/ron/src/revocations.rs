@@ -58,11 +58,7 @@ pub fn run(args: RevocationsArgs) -> Result<(), String> {
 
 fn list(args: &ListArgs) -> Result<(), String> {
     let out = Out {
-        form: match (args.json, args.csv) {
-            (true, _) => Form::Json,
-            (_, true) => Form::Csv,
-            _ => Form::Text,
-        },
+        form: Form::of(args.json, args.csv),
     };
     let passport = administered(&args.place.layout()?)?;
     let mut all = RecordedRevocations {

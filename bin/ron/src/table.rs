@@ -11,6 +11,17 @@ pub enum Form {
     Json,
 }
 
+impl Form {
+    /// By the switches `--json` and `--csv`, of which one may be set.
+    pub const fn of(json: bool, csv: bool) -> Self {
+        match (json, csv) {
+            (true, _) => Self::Json,
+            (false, true) => Self::Csv,
+            (false, false) => Self::Text,
+        }
+    }
+}
+
 /// A column of a table.
 #[derive(Clone, Copy)]
 pub struct Column {

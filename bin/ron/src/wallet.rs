@@ -148,11 +148,7 @@ pub fn run(args: WalletArgs) -> Result<(), String> {
     };
     let at = fleet::reach(&layout, "svc-wallet")?;
     let wallet = WalletClient::new(&at.url, credential, at.http);
-    let form = match (args.json, args.csv) {
-        (true, _) => Form::Json,
-        (false, true) => Form::Csv,
-        (false, false) => Form::Text,
-    };
+    let form = Form::of(args.json, args.csv);
     let out = Out { form };
     match args.command {
         Command::Balance {

@@ -21,7 +21,7 @@ pub fn run(args: &RefusedArgs) -> Result<(), String> {
     let all = passport
         .refused_clients(Deadline::within(WAIT))
         .map_err(|e| format!("svc-passport: {e}"))?;
-    let form = if args.json { Form::Json } else { Form::Text };
+    let form = Form::of(args.json, false);
     let mut table = Table::new(&["client", "reason", "count", "last", "from"]);
     for one in &all.refused {
         table.row([

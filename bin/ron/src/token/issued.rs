@@ -44,11 +44,7 @@ pub struct IssuedArgs {
 
 pub fn run(args: &IssuedArgs) -> Result<(), String> {
     let out = Out {
-        form: match (args.json, args.csv) {
-            (true, _) => Form::Json,
-            (_, true) => Form::Csv,
-            _ => Form::Text,
-        },
+        form: Form::of(args.json, args.csv),
     };
     let passport = administered(&Layout::new(args.place.data_dir.as_deref())?)?;
     let mut filters = Vec::new();
