@@ -219,20 +219,16 @@ impl Settings {
 impl Keys {
     /// The engine of the audit log; `None` when it is in files.
     pub fn log_engine(&self) -> Option<Engine> {
-        Some(Engine {
-            url: self.log_url.clone()?,
-            schema: self.log_schema.clone(),
-            durability: self.log_durability,
-        })
+        Engine::named(self.log_url.as_ref(), &self.log_schema, self.log_durability)
     }
 
     /// The engine of the keys; `None` when they are in a file.
     pub fn records_engine(&self) -> Option<Engine> {
-        Some(Engine {
-            url: self.records_url.clone()?,
-            schema: self.records_schema.clone(),
-            durability: self.records_durability,
-        })
+        Engine::named(
+            self.records_url.as_ref(),
+            &self.records_schema,
+            self.records_durability,
+        )
     }
 }
 

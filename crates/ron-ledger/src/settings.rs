@@ -96,11 +96,7 @@ impl Settings {
 
     /// The engine of the log; `None` when it is in files.
     pub fn engine(&self) -> Option<Engine> {
-        Some(Engine {
-            url: self.log_url.clone()?,
-            schema: self.log_schema.clone(),
-            durability: self.log_durability,
-        })
+        Engine::named(self.log_url.as_ref(), &self.log_schema, self.log_durability)
     }
 
     pub fn prefixes(&self) -> Vec<String> {

@@ -151,11 +151,11 @@ impl Settings {
 
     /// The engine of the records; `None` when they are in a file.
     pub fn records(&self) -> Option<Engine> {
-        Some(Engine {
-            url: self.records_url.clone()?,
-            schema: self.records_schema.clone(),
-            durability: self.records_durability,
-        })
+        Engine::named(
+            self.records_url.as_ref(),
+            &self.records_schema,
+            self.records_durability,
+        )
     }
 
     pub fn balance_age(&self) -> MaxAge {

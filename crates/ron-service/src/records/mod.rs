@@ -74,6 +74,17 @@ pub struct Engine {
     pub durability: EngineDurability,
 }
 
+impl Engine {
+    /// The engine that three keys of a configuration name; `None` without a URL.
+    pub fn named(url: Option<&String>, schema: &str, durability: EngineDurability) -> Option<Self> {
+        url.map(|url| Self {
+            url: url.clone(),
+            schema: schema.to_owned(),
+            durability,
+        })
+    }
+}
+
 /// Opens the engines that a configuration names. A process gives it to its services, as it gives them sockets and a disk.
 pub trait Engines: fmt::Debug + Send + Sync {
     /// The sessions of one node with a log. The engine need not answer yet. `Unsupported`: the process has no such engine.
