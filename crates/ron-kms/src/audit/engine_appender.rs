@@ -171,7 +171,7 @@ impl EngineAppender {
         if !self.parts.health.is_ok() {
             return self.give_up(&Refusal::audit_down());
         }
-        if self.undecided.is_some() && !self.settle() {
+        if self.undecided.is_some() && !self.resolve() {
             return;
         }
         let index = self.parts.keys.index();
@@ -418,7 +418,7 @@ impl EngineAppender {
     }
 
     /// Asks what became of the append without a known outcome. False while that is still not known.
-    fn settle(&mut self) -> bool {
+    fn resolve(&mut self) -> bool {
         match self.parts.writer.resolve() {
             Ok(Some(range)) => {
                 let batch = self.undecided.take().unwrap_or_default();
