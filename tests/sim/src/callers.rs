@@ -13,7 +13,7 @@ use ron_proto::ledger::Event;
 use ron_sim::thread::JoinHandle;
 use ron_sim::{ensure, thread, time};
 
-use crate::chance::ms;
+use crate::chance::{below, ms};
 
 /// Longest time of a call of this module.
 const CALL: Duration = Duration::from_secs(2);
@@ -37,6 +37,14 @@ pub fn works<C: Send + 'static>(
         caller
     };
     thread::spawn_named(name.into(), body).expect("a thread")
+}
+
+/// An act, and a rest after it, which is below so many milliseconds.
+pub fn paced<C>(act: fn(&mut C), rest_ms: u64) -> impl Fn(&mut C) {
+    move |caller| {
+        act(caller);
+        time::sleep(ms(below(rest_ms)));
+    }
 }
 
 /// The services at these addresses say that they are ready.

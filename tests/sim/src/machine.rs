@@ -2,10 +2,11 @@
 //! and starts again on what its disk has kept.
 
 use std::net::IpAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use ron_files::{CrashMode, FaultKind, SharedDisk, SimDisk};
+use ron_files::{CrashMode, Dir, FaultKind, SharedDisk, SimDisk};
 use ron_sim::{ensure, fault, time};
 
 use crate::chance::{below, ms};
@@ -29,6 +30,19 @@ pub struct Machine {
     hangs: Arc<AtomicBool>,
     /// Called when the service is about to end, however it ends.
     ends: Arc<dyn Fn() + Send + Sync>,
+}
+
+/// Seed of the key of a ledger's log.
+pub const NOTE_SEED: [u8; 32] = [7; 32];
+
+/// A ledger's disk on which an operator has put the key of its log.
+pub fn disk_with_key() -> SimDisk {
+    let image = SimDisk::new();
+    let home = Dir::new(Arc::new(image.clone()), Path::new("/sim/data"));
+    home.create().expect("a directory");
+    let key = hex::encode(NOTE_SEED);
+    home.write("note.key", key.as_bytes()).expect("a file");
+    image
 }
 
 pub fn disk_fault() -> FaultKind {

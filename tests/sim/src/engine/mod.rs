@@ -21,7 +21,7 @@ use crate::chance::{below, ms, one_of};
 use crate::dates::Date;
 use crate::explore::{Operations, explore_services};
 use crate::hosts::{self, client_ip};
-use crate::machine::Machine;
+use crate::machine::{Machine, disk_with_key};
 use crate::money::services::{Process, config, principal};
 use crate::net::{SimNet, Weather};
 use caller::{Asked, Caller};
@@ -54,16 +54,6 @@ pub fn url(ip: IpAddr) -> String {
 /// The token of the callers.
 fn token() -> String {
     service_token::generate("svc-wallet", &[1; 32])
-}
-
-/// A disk with the key that all nodes of the log have.
-fn disk_with_key() -> SimDisk {
-    let image = SimDisk::new();
-    let home = Dir::new(Arc::new(image.clone()), Path::new("/sim/data"));
-    home.create().expect("a directory");
-    let key = "07".repeat(32);
-    home.write("note.key", key.as_bytes()).expect("a file");
-    image
 }
 
 fn node(net: &SimNet, far: &Far, at: usize, start: u64, date: &Date, disk: SharedDisk) -> Process {

@@ -9,7 +9,7 @@ mod truth;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ron_auth::service_token;
@@ -18,19 +18,18 @@ use ron_crypto::sign::Ed25519Key;
 use ron_files::{Dir, SharedDisk, SimDisk};
 use ron_http::HttpClient;
 use ron_ledger::RonLedger;
-use ron_proto::admin::LogHead;
-use ron_proto::ledger::{CommitRequest, EntryAnswer};
+use ron_proto::ledger::{CommitRequest, Entry, EntryAnswer};
 use ron_sim::{ensure, fault, thread, time};
 use ron_tlog::note::VerifierKey;
 use serde_json::json;
 use svc_admin::SvcAdmin;
 
-use crate::callers::{all_are_ready_before, works};
+use crate::callers::{all_are_ready_before, paced, works};
 use crate::chance::{below, ms};
 use crate::dates::Date;
 use crate::explore::{Operations, explore_services};
 use crate::hosts::{self, client_ip};
-use crate::machine::Machine;
+use crate::machine::{Machine, NOTE_SEED, disk_with_key};
 use crate::money::bad_weather;
 use crate::money::services::{Process, config, principal, put, scratch, within};
 use crate::net::{SimNet, Weather};
@@ -70,18 +69,9 @@ fn writer() -> String {
     service_token::generate("svc-wallet", &[1; 32])
 }
 
-/// A ledger's disk with the key of its log.
-fn disk_with_key() -> SimDisk {
-    let image = SimDisk::new();
-    let home = Dir::new(Arc::new(image.clone()), Path::new("/sim/data"));
-    home.create().expect("a directory");
-    let key = "07".repeat(32);
-    home.write("note.key", key.as_bytes()).expect("a file");
-    image
-}
-
+/// By the key that is on the ledger's disk.
 fn vkey() -> String {
-    let public = Ed25519Key::from_seed(&[7; 32]).public();
+    let public = Ed25519Key::from_seed(&NOTE_SEED).public();
     let key = VerifierKey::ed25519(LOG, &public);
     key.expect("a good name").to_string()
 }
@@ -190,8 +180,9 @@ impl World {
     fn commit(&mut self) {
         let entry = json!({"kind": "issue", "to": "user:a", "amount_minor": "1", "asset": "credit",
             "tenant": "t", "principal": "p", "key": format!("e{}", fault::random())});
-        let request: CommitRequest = CommitRequest {
-            entries: vec![serde_json::from_value(entry).expect("an entry")],
+        let entry: Entry = serde_json::from_value(entry).expect("an entry");
+        let request = CommitRequest {
+            entries: vec![entry],
             linked: false,
             batch: false,
         };
@@ -352,26 +343,14 @@ fn run(operations: &Operations) {
                 &over,
                 ACTS,
                 reader,
-                |reader: &mut Reader| {
-                    reader.act();
-                    time::sleep(ms(below(1_000)));
-                },
+                paced(Reader::act, 1_000),
             )
         })
         .collect();
     let operator = Operator::new(client(&world.net, READERS));
-    let operator = works(
-        "operator",
-        &over,
-        ACTS,
-        operator,
-        |operator: &mut Operator| {
-            operator.act();
-            time::sleep(ms(below(600)));
-        },
-    );
+    let operator = works("operator", &over, ACTS, operator, paced(Operator::act, 600));
     world.disturb();
-    over.store(true, std::sync::atomic::Ordering::SeqCst);
+    over.store(true, Ordering::SeqCst);
     let joined = |reader: thread::JoinHandle<Reader>| reader.join().expect("it is not killed");
     let mut readers: Vec<Reader> = readers.into_iter().map(joined).collect();
     let mut operator = operator.join().expect("it is not killed");
@@ -379,7 +358,7 @@ fn run(operations: &Operations) {
     reader.shows_all_before(time::now() + RECOVERY);
     // Restarts are shown for this long, and may have been found last.
     reader.shows_all_as_healthy_before(time::now() + WINDOW + RECOVERY);
-    operator.settle(&world.nodes.each_ref().map(Node::asked));
+    operator.check(&world.nodes.each_ref().map(Node::asked));
     let audit = operator.audit();
     readers
         .iter()
@@ -391,11 +370,6 @@ fn run(operations: &Operations) {
     let read: usize = readers.iter().map(Reader::number).sum();
     (0..read + operator.number()).for_each(|_| operations.add());
     world.stop();
-}
-
-/// Whether this head is one that was shown.
-fn is_same(one: &LogHead, other: &LogHead) -> bool {
-    one.size == other.size && one.root == other.root
 }
 
 /// Seeds of a process: the threads of killed services stay until it ends.

@@ -82,7 +82,7 @@ impl Operator {
     }
 
     /// Each request was made of its node once, if it was said to be made, and not if nothing was said to be done.
-    pub fn settle(&mut self, asked: &[Vec<String>; OTHERS]) {
+    pub fn check(&self, asked: &[Vec<String>; OTHERS]) {
         let mut times: BTreeMap<&str, usize> = BTreeMap::new();
         for (of_node, (name, _)) in asked.iter().zip(NODES) {
             for id in of_node {

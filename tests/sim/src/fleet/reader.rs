@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 
 use super::node::{RATE, is_on_the_disk};
 use super::truth::{Truth, before, number};
-use super::{CALL, CONSOLE, NODES, OTHERS, WINDOW, is_same};
+use super::{CALL, CONSOLE, NODES, OTHERS, WINDOW};
 use crate::chance::{below, ms};
 use crate::money::services::within;
 
@@ -310,4 +310,9 @@ impl Reader {
             time::sleep(ms(500));
         }
     }
+}
+
+/// Whether this head is one that was shown.
+fn is_same(one: &LogHead, other: &LogHead) -> bool {
+    one.size == other.size && one.root == other.root
 }

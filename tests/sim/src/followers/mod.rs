@@ -21,7 +21,7 @@ use ron_http::HttpClient;
 use ron_sim::thread::JoinHandle;
 use ron_sim::{fault, time};
 
-use crate::callers::{all_are_ready_before, log_of, works};
+use crate::callers::{all_are_ready_before, log_of, paced, works};
 use crate::chance::{below, ms};
 use crate::dates::Date;
 use crate::explore::{Operations, explore_services};
@@ -215,14 +215,6 @@ impl World {
     }
 }
 
-/// An act, and a rest after it.
-fn paced<C>(act: fn(&mut C)) -> impl Fn(&mut C) {
-    move |caller| {
-        act(caller);
-        time::sleep(ms(below(100)));
-    }
-}
-
 fn run(operations: &Operations) {
     let mut world = World::start();
     let (net, files, shared) = (world.net.clone(), Files::written(), world.shared.clone());
@@ -236,17 +228,23 @@ fn run(operations: &Operations) {
         .map(|number| {
             let payer = Payer::new(clients(number), number, &shared);
             let name = format!("payer-{number}");
-            works(name, &shared.over, ACTIONS, payer, paced(Payer::act))
+            works(name, &shared.over, ACTIONS, payer, paced(Payer::act, 100))
         })
         .collect();
     let reader = Reader::new(clients(5), &shared);
-    let reader = works("reader", &shared.over, ACTIONS, reader, paced(Reader::act));
+    let reader = works(
+        "reader",
+        &shared.over,
+        ACTIONS,
+        reader,
+        paced(Reader::act, 100),
+    );
     let operator = works(
         "operator",
         &shared.over,
         ACTIONS,
         operator,
-        paced(Operator::act),
+        paced(Operator::act, 100),
     );
     world.disturb();
     shared.over.store(true, Ordering::SeqCst);
