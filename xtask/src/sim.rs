@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use crate::cmd::Cmd;
 use crate::files;
 use crate::loom::{KERNEL, MODELS_SECONDS, MUTANT_SECONDS, Part, all_names, catches, checked};
 use crate::task::{Args, Failure, Outcome};
@@ -223,20 +224,29 @@ impl Totals {
 
 /// Runs the models and worlds; a line for each, with the hash of its traces.
 fn models(args: &Args, programs: &Programs, name: &str) -> Outcome<Vec<String>> {
-    let file = files::target().join(format!("sim-hashes-{name}"));
+    let runs = parts(args, programs)
+        .map(|(program, filter)| checked(args, program, MODELS_SECONDS).arg(filter));
+    let mut lines = noted(&format!("sim-hashes-{name}"), args.text("models"), runs)?;
+    lines.sort();
+    Ok(lines)
+}
+
+/// Runs programs, two tests at a time; the lines that their models and worlds write to this file below target/.
+pub(crate) fn noted(
+    name: &str,
+    filter: &str,
+    runs: impl IntoIterator<Item = Cmd>,
+) -> Outcome<Vec<String>> {
+    let file = files::target().join(name);
     files::write(&file, "")?;
-    for (program, filter) in parts(args, programs) {
-        checked(args, program, MODELS_SECONDS)
-            .env("RON_SIM_HASHES", file.display().to_string())
+    for run in runs {
+        run.env("RON_SIM_HASHES", file.display().to_string())
             .args(["--test-threads", "2"])
-            .arg(filter)
             .run()?;
     }
-    let mut lines: Vec<String> = files::read(&file)?.lines().map(str::to_owned).collect();
-    lines.sort();
+    let lines: Vec<String> = files::read(&file)?.lines().map(str::to_owned).collect();
     // A wrong name must not look like models that hold.
     if lines.is_empty() {
-        let filter = args.text("models");
         return Err(Failure(format!("no model has `{filter}` in its path")));
     }
     Ok(lines)

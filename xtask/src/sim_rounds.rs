@@ -2,12 +2,12 @@
 //! operations. What a round did is a line for each world in a file, so that a later run goes on after it.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Instant;
 
 use crate::files;
 use crate::loom::{all_names, checked};
-use crate::sim::{Totals, WORLD};
+use crate::sim::{Totals, WORLD, noted};
 use crate::task::{Args, Failure, Outcome};
 
 /// The first seeds of two rounds are so far apart: no world has more seeds in a round.
@@ -43,20 +43,11 @@ pub fn sim_rounds(args: &Args) -> Outcome {
 
 /// Runs each world under the seeds from `first` on; a line for each.
 fn round(args: &Args, program: &Path, first: u64) -> Outcome<Vec<String>> {
-    let file: PathBuf = files::target().join("sim-rounds-round");
-    files::write(&file, "")?;
-    checked(args, program, ROUND_SECONDS)
-        .env("RON_SIM_HASHES", file.display().to_string())
+    let filter = args.text("models");
+    let run = checked(args, program, ROUND_SECONDS)
         .env("RON_SIM_FIRST", first.to_string())
-        .args(["--test-threads", "2"])
-        .arg(args.text("models"))
-        .run()?;
-    let lines: Vec<String> = files::read(&file)?.lines().map(str::to_owned).collect();
-    if lines.is_empty() {
-        let filter = args.text("models");
-        return Err(Failure(format!("no world has `{filter}` in its path")));
-    }
-    Ok(lines)
+        .arg(filter);
+    noted("sim-round", filter, [run])
 }
 
 /// The lines of all rounds: the first seed of the round, and what the world has printed.
