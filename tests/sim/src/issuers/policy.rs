@@ -84,11 +84,7 @@ impl Actor {
             return;
         };
         if below(2) == 0 && self.put_an_old_policy() {
-            let until = time::now() + ms(500 + below(5_000));
-            while time::now() < until {
-                self.visit();
-                time::sleep(ms(below(500)));
-            }
+            self.visit_for(500 + below(5_000));
             return self.put_the_newest_policy();
         }
         fault::happened("a policy changes");
@@ -100,6 +96,15 @@ impl Actor {
             stands: at,
         });
         put_policy(&self.keys.policy, version + 1, !guest);
+    }
+
+    /// Visits for so many milliseconds.
+    pub fn visit_for(&self, long_ms: u64) {
+        let until = time::now() + ms(long_ms);
+        while time::now() < until {
+            self.visit();
+            time::sleep(ms(below(500)));
+        }
     }
 
     /// One of those that say the opposite of the newest is put in its place, if there is one.
