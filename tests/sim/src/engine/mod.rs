@@ -6,13 +6,12 @@ mod check;
 mod far;
 
 use std::net::{IpAddr, Ipv4Addr};
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use ron_auth::service_token;
-use ron_files::{Dir, SharedDisk, SimDisk};
+use ron_files::SharedDisk;
 use ron_ledger::RonLedger;
 use ron_sim::{ensure, fault, time};
 

@@ -7,7 +7,6 @@ mod reader;
 mod truth;
 
 use std::net::{IpAddr, Ipv4Addr};
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -15,7 +14,7 @@ use std::time::Duration;
 use ron_auth::service_token;
 use ron_client::{Credential, LedgerClient};
 use ron_crypto::sign::Ed25519Key;
-use ron_files::{Dir, SharedDisk, SimDisk};
+use ron_files::{SharedDisk, SimDisk};
 use ron_http::HttpClient;
 use ron_ledger::RonLedger;
 use ron_proto::ledger::{CommitRequest, Entry, EntryAnswer};
@@ -353,7 +352,7 @@ fn run(operations: &Operations) {
     over.store(true, Ordering::SeqCst);
     let joined = |reader: thread::JoinHandle<Reader>| reader.join().expect("it is not killed");
     let mut readers: Vec<Reader> = readers.into_iter().map(joined).collect();
-    let mut operator = operator.join().expect("it is not killed");
+    let operator = operator.join().expect("it is not killed");
     let reader = &mut readers[0];
     reader.shows_all_before(time::now() + RECOVERY);
     // Restarts are shown for this long, and may have been found last.

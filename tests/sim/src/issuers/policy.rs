@@ -83,7 +83,7 @@ impl Actor {
         let Some(Change { version, guest, .. }) = newest else {
             return;
         };
-        if below(2) == 0 && self.put_an_old_policy() {
+        if below(2) == 0 && self.shows(guest) && self.put_an_old_policy() {
             self.visit_for(500 + below(5_000));
             return self.put_the_newest_policy();
         }
@@ -96,6 +96,18 @@ impl Actor {
             stands: at,
         });
         put_policy(&self.keys.policy, version + 1, !guest);
+    }
+
+    /// Whether the policy that says this of the guest comes into force soon: only then an older one would be seen to replace it.
+    fn shows(&self, guest: bool) -> bool {
+        let by = time::now() + ms(5_000);
+        while time::now() < by {
+            if self.visit() == Some(guest) {
+                return true;
+            }
+            time::sleep(ms(below(500)));
+        }
+        false
     }
 
     /// Visits for so many milliseconds.
