@@ -606,11 +606,13 @@ pub fn json(reply: &Reply, status: u16) -> Value {
 /// service tokens work without the issuer, which itself needs some of the services that read its
 /// keys.
 pub fn takes_passports(readyz: &Reply) -> bool {
-    let waits = |doc: &Value| {
-        let degraded = doc["degraded"].as_array();
-        degraded.is_some_and(|all| all.contains(&json!("passports")))
-    };
-    readyz.status == 200 && serde_json::from_slice(&readyz.body).is_ok_and(|doc| !waits(&doc))
+    readyz.status == 200 && serde_json::from_slice(&readyz.body).is_ok_and(|doc| has_keys(&doc))
+}
+
+/// Whether the service whose `/readyz` says `doc` has its issuer's keys.
+fn has_keys(doc: &Value) -> bool {
+    let degraded = doc["degraded"].as_array();
+    degraded.is_none_or(|all| !all.contains(&json!("passports")))
 }
 
 /// The JSON in a file.

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use crate::tools::{self, Process};
 use crate::{
-    CALM, base_port, http_client, metric, ok, ron_binary, ron_on, takes_passports, unhurried, until,
+    CALM, base_port, has_keys, http_client, metric, ok, ron_binary, ron_on, takes_passports,
+    unhurried, until,
 };
 use ron_client::{Credential, WalletClient};
 use ron_http::{Call, CallError, HttpClient, Method, Reply};
@@ -173,6 +174,15 @@ impl Rig {
         self.wait(name, &what, at_most, |reply| reply.status == status)
     }
 
+    /// Waits until nothing but `parts` is missing, also not the keys of its issuer.
+    pub fn wait_without(&self, name: &str, parts: &[&str]) {
+        let what = format!("ready but for {parts:?}");
+        self.wait(name, &what, Duration::from_secs(30), |reply| {
+            let doc: Value = serde_json::from_slice(&reply.body).unwrap_or_default();
+            doc["missing"] == json!(parts) && has_keys(&doc)
+        });
+    }
+
     fn wait(
         &self,
         name: &str,
@@ -186,9 +196,10 @@ impl Rig {
             if answer.as_ref().is_ok_and(&wanted) {
                 break;
             }
+            let said = answer.map(|reply| String::from_utf8_lossy(&reply.body).into_owned());
             assert!(
                 began.elapsed() < at_most,
-                "{name} is not {what} within {at_most:?}: {answer:?}"
+                "{name} is not {what} within {at_most:?}: {said:?}"
             );
             std::thread::sleep(Duration::from_millis(5));
         }
