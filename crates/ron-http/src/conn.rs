@@ -299,6 +299,8 @@ pub(crate) struct Conn {
     pub after: After,
     /// Number of the current request; an answer with another number is late.
     pub seq: u32,
+    /// When the bytes came that a worker serves now, or the last answer was sent, if that is later.
+    pub arrived: Instant,
     /// Time limit of the current step.
     pub due: Option<Instant>,
     /// The minimum rate of a large transfer, while one runs.
@@ -315,6 +317,7 @@ impl Conn {
         peer: SocketAddr,
         transport: Transport,
         share: Share,
+        now: Instant,
     ) -> Self {
         let step = match stream {
             Stream::Plain(_) => Step::Idle,
@@ -335,6 +338,7 @@ impl Conn {
             step,
             after: After::Keep,
             seq: 0,
+            arrived: now,
             due: None,
             pace: None,
             linger_left: 0,

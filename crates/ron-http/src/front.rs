@@ -111,6 +111,7 @@ impl Front {
         let slots = Slots::new(
             count,
             Timer::new(clock.now(), poller),
+            limits.request_deadline,
             metrics.connections.clone(),
         );
         // Twice the slots: the token of a closed connection may still be queued together with
@@ -381,7 +382,8 @@ impl<'a> Poll<'a> {
             None if proxy => Share::Proxy,
             None => Share::Peer(peer),
         };
-        let conn = Conn::new(stream, addr, transport, share);
+        let now = shared.clock.now();
+        let conn = Conn::new(stream, addr, transport, share, now);
         let Ok(mut lease) = shared.slots.insert(conn) else {
             return; // no slot even for the refusal
         };
@@ -398,7 +400,7 @@ impl<'a> Poll<'a> {
                 Step::Handshake => limits.read_timeout,
                 _ => limits.idle_timeout,
             };
-            let due = shared.clock.now() + limit;
+            let due = now + limit;
             // A handshake keeps this limit over all of its reads; an idle wait has none to keep.
             lease.due = (lease.step == Step::Handshake).then_some(due);
             shared.arm(lease, due);

@@ -172,8 +172,11 @@ impl<'a> Worker<'a> {
     /// Serves the requests whose bytes have arrived, until the bytes, the room in the socket or the
     /// connection's turn (`pipeline_depth`) run out.
     fn advance(&mut self, mut lease: Lease<'a>) {
-        for _ in 0..self.shared.limits.pipeline_depth.max(1) {
+        for request in 0..self.shared.limits.pipeline_depth.max(1) {
             let now = self.shared.clock.now();
+            if request > 0 {
+                lease.arrived = now; // its turn came with the answer to the one before
+            }
             match self.next(&mut lease, now) {
                 Next::Starved => return self.starve(lease),
                 Next::Answer(response) => self.shared.put_answer(&mut lease, response),
@@ -392,7 +395,7 @@ impl<'a> Worker<'a> {
         if deadline.at() <= now {
             shared.metrics.reject("deadline");
             return Err(Problem::deadline_exceeded(
-                "the deadline had passed on arrival",
+                "the deadline had passed before the request was served",
             ));
         }
         if !wait_of(shared, reading).is_zero() {
@@ -427,7 +430,7 @@ impl<'a> Worker<'a> {
     ) -> Option<(Lease<'a>, Response)> {
         let shared = self.shared;
         let route = &shared.router.routes[reading.route];
-        let deadline = deadline_of(shared, &reading, now);
+        let deadline = deadline_of(shared, &reading, lease.arrived);
         let poll = match self.place(&lease, &reading, deadline, now) {
             Ok(poll) => poll,
             Err(problem) => return Some((lease, problem.into())),
@@ -498,15 +501,16 @@ fn problem_of(refusal: Refusal) -> Problem {
 }
 
 /// When the client is answered 504: the route's or the front's deadline, lengthened by the wait of
-/// a long poll, lowered by the client's `X-Request-Deadline-Ms`.
-fn deadline_of(shared: &Shared, reading: &Reading, now: Instant) -> Deadline {
+/// a long poll, lowered by the client's `X-Request-Deadline-Ms`. The time in which the request
+/// waited for a worker counts.
+fn deadline_of(shared: &Shared, reading: &Reading, arrived: Instant) -> Deadline {
     let route = &shared.router.routes[reading.route];
     let mut limit = route.deadline.unwrap_or(shared.limits.request_deadline);
     limit += wait_of(shared, reading);
     if let Some(wish) = reading.deadline_ms {
         limit = limit.min(Duration::from_millis(wish));
     }
-    Deadline::at_instant(now + limit)
+    Deadline::at_instant(arrived + limit)
 }
 
 fn request_of(reading: Reading, deadline: Deadline) -> Request {

@@ -248,17 +248,17 @@ impl Shared {
         let new = (!lease.registered).then(|| lease.stream.socket().clone());
         lease.registered = true;
         let token = lease.token;
-        let queue_due = self.clock.now() + self.limits.request_deadline;
+        let now = self.clock.now();
         // Parked first: an event may arrive before the registration returns. The clone of the
         // socket keeps the descriptor from being reused if the connection is closed in between.
-        if lease.park_armed(wanted, due, queue_due) {
+        if lease.park_armed(wanted, due, now) {
             return self.push(token);
         }
         let Some(socket) = new else {
             return;
         };
         let watched = self.poller().add(socket.id(), token, Watch::Changes);
-        if watched.is_err() && self.slots.ready(token, wanted, due) {
+        if watched.is_err() && self.slots.ready(token, wanted, now) {
             drop(self.slots.take_queued(token)); // not watched (no memory in the kernel): close it
             self.metrics.reject("accept_resources");
         }
@@ -274,15 +274,14 @@ impl Shared {
     pub(crate) fn requeue(&self, lease: Lease<'_>) {
         let token = lease.token;
         // Parked before its token is pushed: a worker that pops the token must find it queued.
-        lease.park_queued(self.clock.now() + self.limits.request_deadline);
+        lease.park_queued(self.clock.now());
         self.push(token);
     }
 
     /// Handles an event of a connection's socket. True when the connection was parked for it: the
     /// caller must then push its token.
     pub(crate) fn socket_event(&self, Event { token, readiness }: Event) -> bool {
-        let due = self.clock.now() + self.limits.request_deadline;
-        let queued = self.slots.ready(token, readiness, due);
+        let queued = self.slots.ready(token, readiness, self.clock.now());
         if readiness.ended && !queued {
             self.hang_up(token);
         }

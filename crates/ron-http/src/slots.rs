@@ -18,7 +18,7 @@
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ron_kernel::atomic::{AtomicBool, AtomicU64, Ordering};
 use ron_kernel::net::Readiness;
@@ -47,7 +47,9 @@ enum Phase {
     /// Parked until the socket has this readiness.
     Armed(Readiness),
     /// Its token is in the workers' queue.
-    Queued,
+    Queued {
+        since: Instant,
+    },
     /// A handler has the request; `inside` while the handler's call has not returned.
     Waiting {
         seq: u32,
@@ -89,6 +91,8 @@ pub(crate) struct Slots {
     slots: Box<[Slot]>,
     pub room: Arc<Room>,
     pub timer: Timer,
+    /// How long a connection may wait for a worker.
+    queue_max: Duration,
     connections: Gauge,
     /// Set once the front's stage stops: from then on every closed connection wakes the poll
     /// thread.
@@ -123,7 +127,7 @@ pub(crate) enum ParkedAs {
 }
 
 impl Slots {
-    pub(crate) fn new(count: usize, timer: Timer, connections: Gauge) -> Self {
+    pub(crate) fn new(count: usize, timer: Timer, queue_max: Duration, connections: Gauge) -> Self {
         let slot = |_| Slot {
             state: RankedMutex::new(
                 &SLOT_LOCK,
@@ -142,6 +146,7 @@ impl Slots {
             slots,
             room: Arc::new(Room::new(count)),
             timer,
+            queue_max,
             connections,
             ending: AtomicBool::new(false),
         }
@@ -192,8 +197,8 @@ impl Slots {
 
     /// An event of a socket. True when its connection was parked for it and is queued now; the
     /// caller then pushes the token. Otherwise the event is kept.
-    pub(crate) fn ready(&self, token: u64, event: Readiness, due: Instant) -> bool {
-        let due = self.timer.tick(due);
+    pub(crate) fn ready(&self, token: u64, event: Readiness, now: Instant) -> bool {
+        let due = self.timer.tick(now + self.queue_max);
         let moved = self.with(token, |slot, state| {
             state.seen.add(event);
             let Phase::Armed(wanted) = state.phase else {
@@ -202,7 +207,7 @@ impl Slots {
             let met = state.seen.meets(wanted);
             if met {
                 state.seen.use_up(wanted);
-                state.phase = Phase::Queued;
+                state.phase = Phase::Queued { since: now };
                 slot.due.store(due, Ordering::SeqCst);
             }
             met
@@ -214,9 +219,12 @@ impl Slots {
     /// A worker takes a queued connection; `None` when it was closed or swept meanwhile.
     pub(crate) fn take_queued(&self, token: u64) -> Option<Lease<'_>> {
         self.with(token, |slot, state| {
-            (state.phase == Phase::Queued)
-                .then(|| self.lease(token, state, slot))
-                .flatten()
+            let Phase::Queued { since } = state.phase else {
+                return None;
+            };
+            let mut lease = self.lease(token, state, slot)?;
+            lease.arrived = since;
+            Some(lease)
         })?
     }
 
@@ -381,7 +389,7 @@ impl Slots {
         let mut state = slot.state.lock();
         let parked = match state.phase {
             Phase::Armed(_) => ParkedAs::Armed,
-            Phase::Queued => ParkedAs::Queued,
+            Phase::Queued { .. } => ParkedAs::Queued,
             Phase::Waiting { .. } => ParkedAs::Waiting,
             Phase::Free | Phase::Leased => return None,
         };
@@ -454,24 +462,25 @@ impl Slots {
 
 impl Lease<'_> {
     /// Parks the connection until its socket has the `wanted` readiness, at most until `due`. True
-    /// when that was reported already: then the connection is parked as queued, at most until
-    /// `queue_due`, and the caller must push its token.
-    pub(crate) fn park_armed(self, wanted: Readiness, due: Instant, queue_due: Instant) -> bool {
+    /// when that was reported already: then the connection is parked as queued, and the caller must
+    /// push its token.
+    pub(crate) fn park_armed(self, wanted: Readiness, due: Instant, now: Instant) -> bool {
         let slots = self.slots;
         let phase = self.park(|state| {
             if !state.seen.meets(wanted) {
                 return (Phase::Armed(wanted), due);
             }
             state.seen.use_up(wanted);
-            (Phase::Queued, queue_due)
+            (Phase::Queued { since: now }, now + slots.queue_max)
         });
         slots.wake_if_ending();
-        phase == Some(Phase::Queued)
+        matches!(phase, Some(Phase::Queued { .. }))
     }
 
     /// Parks the connection for a worker; the caller pushes its token afterwards.
-    pub(crate) fn park_queued(self, due: Instant) {
-        self.park(|_| (Phase::Queued, due));
+    pub(crate) fn park_queued(self, now: Instant) {
+        let due = now + self.slots.queue_max;
+        self.park(|_| (Phase::Queued { since: now }, due));
     }
 
     /// Parks the connection until its request is answered.

@@ -4,7 +4,7 @@
 mod support;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Barrier, mpsc};
 use std::time::{Duration, Instant};
 
 use ron_http::{Limits, Method, Need, Request, Responder, Response, Route};
@@ -405,6 +405,35 @@ fn the_deadline_holds_while_a_handler_blocks_its_worker() {
     assert!(start.elapsed() < Duration::from_millis(1_500));
     assert_eq!(client.get("/hello").text(), "hello");
     assert_eq!(served.metric("t_http_late_answers_total"), 1);
+}
+
+#[test]
+fn the_wait_for_a_worker_counts_for_the_deadline() {
+    let gate = Arc::new(Barrier::new(2));
+    let closed = Arc::clone(&gate);
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&calls);
+    let routes = router()
+        .add(Route::get("/stuck", Need::Public, move |_| {
+            closed.wait();
+            Ok(Response::text(200, "at last"))
+        }))
+        .add(Route::get("/counted", Need::Public, move |_| {
+            counted.fetch_add(1, Ordering::SeqCst);
+            Ok(Response::text(200, "counted"))
+        }));
+    let served = serve(routes, Limits::default(), 1);
+    let mut first = served.client();
+    let mut second = served.client();
+    first.send("GET /stuck HTTP/1.1\r\nHost: t\r\n\r\n");
+    served.until("the worker is busy", |s| s.front.in_flight() == 1);
+    second.send("GET /counted HTTP/1.1\r\nHost: t\r\nX-Request-Deadline-Ms: 100\r\n\r\n");
+    std::thread::sleep(Duration::from_millis(300));
+    gate.wait();
+    assert_eq!(first.answer().text(), "at last");
+    assert_eq!(second.answer().status, 504);
+    assert_eq!(calls.load(Ordering::SeqCst), 0);
+    assert_eq!(second.get("/counted").text(), "counted", "a new deadline");
 }
 
 #[test]
