@@ -82,6 +82,7 @@ pub(crate) const WORLD: Part = Part {
         ("early", "issuers::durable::over_kills"),
         ("behind", "issuers::on_a_good"),
         ("cached", "issuers::on_a_good"),
+        ("stillborn", "issuers::on_a_good"),
         ("superseded", "issuers::on_a_good"),
         ("woken", "issuers::on_a_good"),
         ("answered", "followers::over_kills"),

@@ -174,6 +174,12 @@ impl RevocationView {
     pub fn subjects(&self) -> impl Iterator<Item = (&str, u64)> {
         self.subjects.iter()
     }
+    /// Whether a token issued to this subject in that Unix second is void by its subject.
+    pub fn voids(&self, subject: &str, iat: u64) -> bool {
+        self.subjects
+            .until(subject)
+            .is_some_and(|until| iat <= until)
+    }
     /// The revoked token ids that begin with `prefix`.
     pub fn jtis_of<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = &'a str> {
         self.jtis.of(prefix)
@@ -204,17 +210,13 @@ impl RevocationView {
         if earlier {
             return Err(AuthReject::Epoch);
         }
-        let subject_void = self
-            .subjects
-            .until(&claims.sub)
-            .is_some_and(|until| claims.iat <= until);
         let from = &claims.ancestors;
         let kids = [Some(&claims.kid), claims.pq_kid.as_ref()]
             .into_iter()
             .flatten();
         let mut kids = kids.chain(from.iter().flat_map(|one| &one.kids));
         let mut jtis = std::iter::once(&claims.jti).chain(from.iter().map(|one| &one.jti));
-        if subject_void
+        if self.voids(&claims.sub, claims.iat)
             || kids.any(|kid| self.kids.contains(kid))
             || jtis.any(|jti| self.jtis.until(jti).is_some())
         {

@@ -15,6 +15,8 @@ use super::tokens::Token;
 
 /// Within which the verifier knows of an event on a good network, with the time of a call.
 const SOON: Duration = Duration::from_secs(1);
+/// The time whose rest after a revocation by subject gives its holder no token.
+const SECOND: Duration = Duration::from_secs(1);
 /// How long requests may be refused around the revocation of a signing key.
 const ROTATION: Duration = Duration::from_secs(3);
 
@@ -173,7 +175,8 @@ impl Evidence<'_> {
         );
     }
 
-    /// A token was not given after its key or its epoch was revoked, or a token that it was exchanged from.
+    /// A token was not given after its key, its epoch or its holder's tokens of that second were revoked, or a token that it was
+    /// exchanged from.
     fn was_not_void(&self, token: &Token) {
         let before = |r: &&Revocation| r.event.is_some() && r.ended < token.asked;
         for revocation in self.seen.revocations.iter().filter(before) {
@@ -181,9 +184,20 @@ impl Evidence<'_> {
                 Target::Jti(jti) => token.has_id(jti),
                 Target::Kid(kid) => token.has_key(kid),
                 Target::Epoch(epoch) => token.epoch < *epoch,
-                Target::Subject(_) => false,
+                Target::Subject(subject) => {
+                    *subject == token.sub && token.iat <= self.issued_until(revocation)
+                }
             };
             ensure(!void, &format!("{token:?} was given after {revocation:?}"));
+        }
+    }
+
+    /// The last second whose tokens an acknowledged revocation by subject voids.
+    fn issued_until(&self, revocation: &Revocation) -> u64 {
+        let event = self.events.iter().find(|e| Some(e.seq) == revocation.event);
+        match event.map(|event| &event.revoked) {
+            Some(Revoked::Subject { issued_until, .. }) => *issued_until,
+            other => panic!("{revocation:?} is another event: {other:?}"),
         }
     }
 
@@ -221,8 +235,13 @@ impl Evidence<'_> {
         };
         for (began, ended, why) in &self.seen.unissued {
             let near = |r: &Revocation| r.began < *ended + ROTATION && *began < r.ended + ROTATION;
+            let subject = |r: &Revocation| {
+                matches!(r.target, Target::Subject(_))
+                    && r.began < *ended
+                    && *began < r.ended + SECOND
+            };
             ensure(
-                keys().any(near),
+                keys().any(near) || self.seen.revocations.iter().any(subject),
                 &format!("no token from {began:?} to {ended:?}: {why}"),
             );
         }
