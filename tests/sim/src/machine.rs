@@ -96,6 +96,11 @@ impl Machine {
         self.hangs.store(false, Ordering::SeqCst);
     }
 
+    /// Its disk hangs now and then again.
+    pub fn may_hang(&self) {
+        self.hangs.store(true, Ordering::SeqCst);
+    }
+
     /// The service dies where it stands.
     pub fn die(&mut self, net: &SimNet) {
         (self.ends)();

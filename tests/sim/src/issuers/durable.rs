@@ -54,7 +54,10 @@ impl World {
             |net: &SimNet, number, date: &Date, disk| services::kms(net, number, date, Some(disk));
         let kms = Machine::boot(&net, KMS, Arc::new(kms), ends.clone());
         let http = Arc::new(hosts::client(net.host(client_ip(7)), 7));
+        // Keys are made before anything goes wrong.
+        kms.be_well();
         let keys = Keys::made(&services::keeper(http), "durable");
+        kms.may_hang();
         let boot = |ip: IpAddr, start: Service| {
             let keys = keys.clone();
             let start = move |net: &SimNet, number, date: &Date, disk| {
