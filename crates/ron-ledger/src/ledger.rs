@@ -331,6 +331,11 @@ impl Ledger {
         durable
     }
 
+    /// Whether its log is in an engine, so that other nodes may write it.
+    pub fn has_other_nodes(&self) -> bool {
+        self.gate.is_shared()
+    }
+
     /// Which node of the ledger writes instead of this one, or that none does; `None` for a ledger in files and for the active node.
     pub fn standby(&self) -> Option<Closed> {
         if !self.gate.is_shared() {

@@ -123,7 +123,7 @@ fn state_routes(api: &Arc<Api>) -> [Route; 5] {
 }
 
 /// Of reads of the state, which has every entry of its node at once.
-const MIN_SEQ_NOW: &str = "Refuse with 400 unless the ledger has this entry; a standby waits for it half a second at most, then 503";
+const MIN_SEQ_NOW: &str = "Refuse with 400 unless the ledger has this entry; with 503 where several nodes have the ledger, of which a standby waits for it half a second at most";
 const MIN_SEQ: &str =
     "Wait until this entry is in the history, for half a second at most; then 503";
 const LIMIT: &str = "Maximum number of items to return, 1 to 500; 500 by default";

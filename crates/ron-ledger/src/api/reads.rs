@@ -127,22 +127,21 @@ fn has_min_seq(api: &Api, req: &Request) -> Result<(), Problem> {
     min_seq(api, req).map(drop)
 }
 
-/// A sequence that the ledger has. A standby may get it in a moment.
+/// A sequence that the ledger has. A standby may get it in a moment; and a node that takes itself
+/// for the active one may have lost the log to another without knowing it yet.
 fn existing(api: &Api, seq: u64) -> Result<u64, Problem> {
     if seq <= api.ledger.head_seq() {
         return Ok(seq);
     }
-    if api.ledger.standby().is_none() {
-        let head = api.ledger.head_seq();
-        let why = format!("the ledger has no entry {seq} yet; its last is {head}");
-        return Err(Problem::bad_request(why));
-    }
-    if api.ledger.reaches(seq, Deadline::within(CATCH_UP)) {
+    if api.ledger.standby().is_some() && api.ledger.reaches(seq, Deadline::within(CATCH_UP)) {
         return Ok(seq);
     }
     let head = api.ledger.head_seq();
-    let why =
-        format!("this node is a standby that does not have entry {seq} yet; its last is {head}");
+    if !api.ledger.has_other_nodes() {
+        let why = format!("the ledger has no entry {seq} yet; its last is {head}");
+        return Err(Problem::bad_request(why));
+    }
+    let why = format!("this node does not have entry {seq} yet; its last is {head}");
     let (code, title) = (HISTORY_BEHIND, "History behind");
     Err(Problem::new(503, code, title, why).with_retry_after(1))
 }
