@@ -12,9 +12,8 @@ use crate::FleetArgs;
 use crate::client::{self, Connection, Maker, load, request};
 use crate::fleet::{self, Fleet};
 use crate::machine;
+use crate::wallet::{OWN_MAX, fund, own, tokens};
 
-/// Clients with one principal each.
-const MANY: usize = 64;
 /// Items of a batch of signatures.
 const BATCH: usize = 100;
 /// Duration of the idle measurement.
@@ -25,6 +24,8 @@ type Run = fn(&Bench) -> Result<(), String>;
 struct Bench {
     fleet: Fleet,
     time: Duration,
+    /// Of each figure.
+    clients: Vec<usize>,
 }
 
 /// Runs the requested figures and prints them.
@@ -57,6 +58,7 @@ pub fn run(args: &FleetArgs) -> Result<(), String> {
     let bench = Bench {
         fleet: Fleet::start(&ron, &dir)?,
         time: Duration::from_secs(args.seconds),
+        clients: args.clients.iter().map(|many| *many as usize).collect(),
     };
     if wanted("idle") {
         bench.idle()?;
@@ -197,7 +199,7 @@ impl Bench {
         let many = json!({"key": key, "items": items}).to_string();
         let single = request("POST", &host, "/v1/kms/sign", &auth, &one);
         let batch = request("POST", &host, "/v1/kms/sign_batch", &auth, &many);
-        for clients in [1, MANY] {
+        for &clients in &self.clients {
             self.print("sign", 1, &host, clients, |_| same(single.clone()))?;
         }
         self.print("signatures in batches of 100", BATCH, &host, 8, |_| {
@@ -209,7 +211,7 @@ impl Bench {
         let host = self.fleet.host("svc-passport")?;
         let token = bearer(&self.fleet.token("svc-passport")?);
         let issue = |n: usize| issue(&host, &token, n);
-        for clients in [1, MANY] {
+        for &clients in &self.clients {
             self.print("tokens issued", 1, &host, clients, |n| same(issue(n)))?;
         }
         Ok(())
@@ -218,40 +220,27 @@ impl Bench {
     fn verify(&self) -> Result<(), String> {
         let host = self.fleet.host("svc-passport")?;
         let token = bearer(&self.fleet.token("svc-passport")?);
-        let subject = self.principals(1)?.remove(0);
+        let subject = tokens(&self.fleet, 1)?.remove(0);
         let body = json!({"token": subject}).to_string();
         let auth = [("Authorization", token.as_str())];
         let call = request("POST", &host, "/v1/passport/verify", &auth, &body);
-        for clients in [1, MANY] {
+        for &clients in &self.clients {
             self.print("tokens verified", 1, &host, clients, |_| same(call.clone()))?;
         }
         Ok(())
     }
 
-    /// Tokens of `n` principals at the wallet.
-    fn principals(&self, n: usize) -> Result<Vec<String>, String> {
-        let host = self.fleet.host("svc-passport")?;
-        let token = bearer(&self.fleet.token("svc-passport")?);
-        let mut connection = Connection::open(&host)?;
-        let mut tokens = Vec::with_capacity(n);
-        for client in 0..n {
-            let answer = connection.call(&issue(&host, &token, client))?;
-            let body: Value = serde_json::from_slice(&answer.body).map_err(|e| e.to_string())?;
-            let token = body["token"].as_str().or(body["access_token"].as_str());
-            tokens.push(token.ok_or_else(|| body.to_string())?.to_owned());
-        }
-        Ok(tokens)
+    /// Tokens at the wallet, enough for the figure with the most clients.
+    fn principals(&self) -> Result<Vec<String>, String> {
+        let most = self.clients.iter().copied().max().unwrap_or(1);
+        tokens(&self.fleet, most.max(OWN_MAX))
     }
 
     fn transfer(&self) -> Result<(), String> {
         let host = self.fleet.host("svc-wallet")?;
-        let tokens = self.principals(MANY)?;
-        for clients in [1, MANY] {
-            for (n, token) in tokens.iter().take(clients).enumerate() {
-                let body = json!({"to": account(clients, n), "asset": "ron", "amount_minor": "1000000000"});
-                let key = format!("fund-{clients}-{n}");
-                ask(&host, &post(&host, token, "issue", &key, &body.to_string()))?;
-            }
+        let tokens = self.principals()?;
+        for &clients in &self.clients {
+            fund(&host, &tokens[0], &format!("bench-{clients}"), clients)?;
             self.print("transfers", 1, &host, clients, |n| {
                 let (tokens, host) = (own(&tokens, clients, n), host.clone());
                 let (from, to) = (account(clients, n), account(clients, (n + 1) % clients.max(2)));
@@ -273,10 +262,10 @@ impl Bench {
 
     fn balance(&self) -> Result<(), String> {
         let host = self.fleet.host("svc-wallet")?;
-        let tokens = self.principals(MANY)?;
-        for clients in [1, MANY] {
+        let tokens = self.principals()?;
+        for &clients in &self.clients {
             self.print("balances read", 1, &host, clients, |n| {
-                let path = format!("/v1/balance?account={}&asset=ron", account(MANY, n));
+                let path = format!("/v1/balance?account={}&asset=ron", account(clients, n));
                 let calls: Vec<Vec<u8>> = own(&tokens, clients, n)
                     .iter()
                     .map(|token| {
@@ -292,16 +281,6 @@ impl Bench {
             })?;
         }
         Ok(())
-    }
-}
-
-/// The tokens that client `n` of `clients` uses in turn: the wallet's rate limit is per principal,
-/// and a single client is faster than that.
-fn own(tokens: &[String], clients: usize, n: usize) -> Vec<String> {
-    if clients == 1 {
-        tokens.to_vec()
-    } else {
-        vec![tokens[n].clone()]
     }
 }
 

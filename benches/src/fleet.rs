@@ -40,10 +40,14 @@ pub fn prepare(ron: &Path, dir: &Path) -> Result<(), String> {
     change("wallet", &|policy| {
         policy["rules"][0]["principal"] = json!("*");
     })?;
+    drop(fleet);
     // All clients have one address, which by default may hold 512 connections.
-    let config = dir.join("svc-wallet/config.toml");
-    let text = fs::read_to_string(&config).map_err(|e| format!("{}: {e}", config.display()))?;
-    fs::write(&config, format!("max_conns = 4096\n{text}")).map_err(|e| e.to_string())
+    for service in ["ron-kms", "svc-passport", "svc-wallet"] {
+        let config = dir.join(service).join("config.toml");
+        let text = fs::read_to_string(&config).map_err(|e| format!("{}: {e}", config.display()))?;
+        fs::write(&config, format!("max_conns = 4096\n{text}")).map_err(|e| e.to_string())?;
+    }
+    Ok(())
 }
 
 impl Fleet {

@@ -103,6 +103,9 @@ pub struct FleetArgs {
     /// Seconds per figure.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=600))]
     seconds: u64,
+    /// Clients of each figure, each a thread and a connection; more than 900 need `ulimit -n 8192`.
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 64], value_parser = clap::value_parser!(u64).range(1..=1_000))]
+    clients: Vec<u64>,
     /// Directory on the disk to measure; a temporary one when absent.
     #[arg(long)]
     dir: Option<PathBuf>,

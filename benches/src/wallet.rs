@@ -19,7 +19,7 @@ use crate::machine;
 /// of one.
 const PRINCIPALS: usize = 1_000;
 /// Maximum principals of one client.
-const OWN_MAX: usize = 64;
+pub const OWN_MAX: usize = 64;
 /// Number of credited accounts.
 const PAYEES: u64 = 10_000;
 
@@ -34,7 +34,7 @@ pub fn run(args: &WalletArgs) -> Result<(), String> {
         args.seconds
     );
     let fleet = Fleet::start(&ron, &dir)?;
-    let tokens = tokens(&fleet)?;
+    let tokens = tokens(&fleet, PRINCIPALS)?;
     let host = fleet.host("svc-wallet")?;
     let time = Duration::from_secs(args.seconds);
     println!("{HEADER}");
@@ -121,13 +121,14 @@ fn transfers(
 }
 
 /// The tokens that client `n` of `clients` uses in turn.
-fn own(tokens: &[String], clients: usize, n: usize) -> Vec<String> {
+pub fn own(tokens: &[String], clients: usize, n: usize) -> Vec<String> {
     let each = (tokens.len() / clients).clamp(1, OWN_MAX);
     let from = n * each % tokens.len();
     tokens[from..from + each].to_vec()
 }
 
-fn tokens(fleet: &Fleet) -> Result<Vec<String>, String> {
+/// Tokens of principals, each of which has rate limits of its own.
+pub fn tokens(fleet: &Fleet, principals: usize) -> Result<Vec<String>, String> {
     let host = fleet.host("svc-passport")?;
     let operator = bearer(&fleet.token("svc-passport")?);
     let mut connection = Connection::open(&host)?;
@@ -146,10 +147,11 @@ fn tokens(fleet: &Fleet) -> Result<Vec<String>, String> {
         }
         Err("the issuer has no room for this load".to_owned())
     };
-    (0..PRINCIPALS).map(one).collect()
+    (0..principals).map(one).collect()
 }
 
-fn fund(host: &str, token: &str, family: &str, clients: usize) -> Result<(), String> {
+/// Gives the accounts of a figure's clients something to pay with.
+pub fn fund(host: &str, token: &str, family: &str, clients: usize) -> Result<(), String> {
     for (i, part) in (0..clients).collect::<Vec<_>>().chunks(500).enumerate() {
         let items: Vec<Value> = part
             .iter()
