@@ -55,11 +55,6 @@ pub struct Caller {
     holds: Vec<TxId>,
 }
 
-/// Until when a call may take.
-pub fn within(time: Duration) -> Deadline {
-    Deadline::within(time)
-}
-
 /// Clients of the ledger on a client's host: of all nodes, and of each.
 pub fn clients(net: &SimNet, number: u8, token: &str) -> (LedgerClient, [LedgerClient; 2]) {
     let http = Arc::new(hosts::client(
@@ -178,7 +173,7 @@ impl Caller {
         let request = self.asked[at].request.clone();
         let longest = if below(2) == 0 { PATIENCE } else { CALL };
         let begun = time::now();
-        let told = told(client.commit_once(&request, within(longest)));
+        let told = told(client.commit_once(&request, Deadline::within(longest)));
         let took = time::now() - begun;
         ensure(
             took <= longest + longest / 10,

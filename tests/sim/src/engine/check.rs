@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use ron_client::{ClientError, LedgerClient};
+use ron_kernel::Deadline;
 use ron_proto::Account;
 use ron_proto::ledger::{
     AccountDoc, CommitRequest, EntryAnswer, Event, Head, NOT_ACTIVE, TrialBalance,
@@ -12,7 +13,7 @@ use ron_proto::ledger::{
 use ron_sim::{ensure, time};
 use serde_json::json;
 
-use super::caller::{ACCOUNTS, ASSET, Asked, CALL, clients, within};
+use super::caller::{ACCOUNTS, ASSET, Asked, CALL, clients};
 use super::far::Far;
 use super::{NODES, url};
 use crate::callers::log_of;
@@ -46,14 +47,15 @@ impl Auditor {
     pub fn act(&mut self) {
         let node = &self.nodes[below(2) as usize];
         match below(6) {
-            0 | 1 => self.heads.extend(node.head(within(CALL)).ok()),
+            0 | 1 => self.heads.extend(node.head(Deadline::within(CALL)).ok()),
             2 | 3 => {
                 let name: Account = ACCOUNTS[below(4) as usize].parse().expect("an account");
-                self.accounts.extend(node.account(&name, within(CALL)).ok());
+                self.accounts
+                    .extend(node.account(&name, Deadline::within(CALL)).ok());
             }
             4 => {
                 let asset = ASSET.parse().expect("an asset");
-                let totals = node.trial_balance(&asset, &[], within(CALL));
+                let totals = node.trial_balance(&asset, &[], Deadline::within(CALL));
                 self.totals.extend(totals.ok());
             }
             _ => {
@@ -61,7 +63,7 @@ impl Auditor {
                     .heads
                     .last()
                     .map_or(0, |head| head.seq.saturating_sub(5));
-                let page = node.events(from, ms(0), within(CALL));
+                let page = node.events(from, ms(0), Deadline::within(CALL));
                 self.events
                     .extend(page.into_iter().flat_map(|page| page.events));
             }
@@ -70,7 +72,7 @@ impl Auditor {
     }
 
     fn head_of(&self, node: usize) -> Option<Head> {
-        self.nodes[node].head(within(CALL)).ok()
+        self.nodes[node].head(Deadline::within(CALL)).ok()
     }
 
     /// The only node that writes; `None` for none, for two, and when one does not answer.
@@ -108,7 +110,7 @@ impl Auditor {
         let request = serde_json::from_value(json!({"entries": [entry]})).expect("a request");
         let request: CommitRequest = request;
         loop {
-            let told = self.nodes[standby].commit_once(&request, within(CALL));
+            let told = self.nodes[standby].commit_once(&request, Deadline::within(CALL));
             let text = format!("a standby is asked to write: {told:?}");
             let Err(ClientError::Refused {
                 status: 503,

@@ -16,6 +16,7 @@ use ron_client::{Credential, LedgerClient};
 use ron_crypto::sign::Ed25519Key;
 use ron_files::{SharedDisk, SimDisk};
 use ron_http::HttpClient;
+use ron_kernel::Deadline;
 use ron_ledger::RonLedger;
 use ron_proto::ledger::{CommitRequest, Entry, EntryAnswer};
 use ron_sim::{ensure, fault, thread, time};
@@ -30,7 +31,7 @@ use crate::explore::{Operations, explore_services};
 use crate::hosts::{self, client_ip};
 use crate::machine::{Machine, NOTE_SEED, disk_with_key};
 use crate::money::bad_weather;
-use crate::money::services::{Process, config, principal, put, scratch, within};
+use crate::money::services::{Process, config, principal, put, scratch};
 use crate::net::{SimNet, Weather};
 use node::Node;
 use operator::Operator;
@@ -185,7 +186,7 @@ impl World {
             linked: false,
             batch: false,
         };
-        let answer = self.entries.commit(&request, within(CALL));
+        let answer = self.entries.commit(&request, Deadline::within(CALL));
         let is_done = |of: &EntryAnswer| matches!(of, EntryAnswer::Done { .. });
         let done = answer.is_ok_and(|answer| answer.results.iter().all(is_done));
         self.committed += u64::from(done);

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ron_http::{Call, Failure, HttpClient, Method, Reply};
+use ron_kernel::Deadline;
 use ron_proto::admin::{AuditEntry, AuditList};
 use ron_sim::{ensure, time};
 use serde_json::json;
@@ -11,7 +12,6 @@ use serde_json::json;
 use super::reader::{get, took_at_most};
 use super::{CALL, CONSOLE, NODES, OTHERS};
 use crate::chance::below;
-use crate::money::services::within;
 
 /// What an operator was told of a request to act.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +65,7 @@ impl Operator {
             ],
             body: Some(body.into_bytes()),
             content_type: Some("application/json"),
-            deadline: within(CALL),
+            deadline: Deadline::within(CALL),
             idempotent: false,
         });
         took_at_most(begun, CALL, &url);

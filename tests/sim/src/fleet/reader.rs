@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use ron_files::SimDisk;
 use ron_http::{Call, CallError, HttpClient, Method, Reply};
+use ron_kernel::Deadline;
 use ron_proto::admin::{
     AuditEntry, AuditList, LogConsistency, LogHead, LogHeads, LogVerdict, NodeList, NodeRates,
     NodeState, NodeStatus, NodeSummary, Overview, OverviewNode,
@@ -17,7 +18,6 @@ use super::node::{RATE, is_on_the_disk};
 use super::truth::{Truth, before, number};
 use super::{CALL, CONSOLE, NODES, OTHERS, WINDOW};
 use crate::chance::{below, ms};
-use crate::money::services::within;
 
 /// Within which a view is shown, whatever the nodes do.
 const AT_ONCE: Duration = Duration::from_millis(250);
@@ -37,7 +37,7 @@ pub fn get(http: &HttpClient, url: &str, tag: Option<&str>) -> Result<Reply, Cal
         headers: &headers,
         body: None,
         content_type: None,
-        deadline: within(CALL),
+        deadline: Deadline::within(CALL),
         idempotent: true,
     })
 }

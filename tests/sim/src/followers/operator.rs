@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use ron_kernel::Deadline;
 use ron_proto::ledger::Event;
 use ron_proto::wallet::{ResumeWebhook, WebhookDoc, WebhookState};
 use ron_sim::{ensure, fault, time};
@@ -11,7 +12,6 @@ use super::check::due;
 use super::receiver::Receiver;
 use super::{CALL, Clients, ENDPOINTS, GIVE_UP, GONE, Shared};
 use crate::chance::{below, ms};
-use crate::money::services::within;
 
 pub struct Operator {
     clients: Clients,
@@ -30,7 +30,7 @@ impl Operator {
     }
 
     fn docs(&self) -> Vec<WebhookDoc> {
-        let docs = self.clients.wallet.webhooks(within(CALL));
+        let docs = self.clients.wallet.webhooks(Deadline::within(CALL));
         docs.map(|docs| docs.webhooks).unwrap_or_default()
     }
 
@@ -89,7 +89,7 @@ impl Operator {
         self.receiver.hear(name);
         let resume = ResumeWebhook { after };
         let wallet = &self.clients.wallet;
-        let answer = wallet.resume_webhook(name, &resume, within(CALL));
+        let answer = wallet.resume_webhook(name, &resume, Deadline::within(CALL));
         ron_sim::note(&format!("{name} is resumed from {after:?}: {answer:?}"));
     }
 

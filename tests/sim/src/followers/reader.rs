@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ron_client::ClientError;
+use ron_kernel::Deadline;
 use ron_proto::ledger::{AccountPage, HoldPage, PointInTime, StatementTime, TrialBalance};
 use ron_proto::wallet::{Balance, HistoryPage, Statement};
 use ron_proto::{Account, Asset, Timestamp};
@@ -13,7 +14,6 @@ use super::payer::{ASSETS, COLOURS, REFERENCES, any};
 use super::{CALL, Clients, Shared};
 use crate::chance::{below, ms};
 use crate::money::requests::ACCOUNTS;
-use crate::money::services::within;
 
 /// What a page of a history was asked for.
 #[derive(Clone, Debug, Default)]
@@ -154,7 +154,10 @@ impl Reader {
             .into_iter()
             .filter_map(|(name, text)| text.map(|text| (name, text)))
             .collect();
-        let page = self.clients.wallet.history(account, &query, within(CALL));
+        let page = self
+            .clients
+            .wallet
+            .history(account, &query, Deadline::within(CALL));
         let page = told(page)?;
         let text = format!("a history up to {} does not know {least:?}", page.newer);
         ensure(page.newer >= least.unwrap_or(0), &text);
@@ -198,7 +201,7 @@ impl Reader {
             let page = self
                 .clients
                 .wallet
-                .statement(&account, &query, within(CALL));
+                .statement(&account, &query, Deadline::within(CALL));
             let page = told(page)?;
             let text = format!(
                 "a statement as of {} does not know {least:?}",
@@ -219,7 +222,7 @@ impl Reader {
         let at = 1 + below(self.shared.known());
         let point = Some(PointInTime::Seq(at));
         let wallet = &self.clients.wallet;
-        let read = told(wallet.balance(&account(), &asset(), point, within(CALL)))?;
+        let read = told(wallet.balance(&account(), &asset(), point, Deadline::within(CALL)))?;
         self.pages.push(Page::Balance(at, read));
         Some(())
     }
@@ -231,7 +234,7 @@ impl Reader {
         let read = self
             .clients
             .wallet
-            .trial_balance(&asset(), point, within(CALL));
+            .trial_balance(&asset(), point, Deadline::within(CALL));
         self.pages.push(Page::Totals(at, told(read)?));
         Some(())
     }
@@ -248,7 +251,7 @@ impl Reader {
                     .iter()
                     .map(|name: &Account| ("after", name.to_string())),
             );
-            let page = told(self.clients.wallet.accounts(&query, within(CALL)))?;
+            let page = told(self.clients.wallet.accounts(&query, Deadline::within(CALL)))?;
             let next = page.next.clone();
             self.pages.push(Page::Accounts(after, limit, least, page));
             if next.is_none() {
@@ -268,7 +271,7 @@ impl Reader {
                 ("limit", limit.to_string()),
             ];
             query.extend(before.map(|seq: u64| ("before", seq.to_string())));
-            let page = told(self.clients.wallet.holds(&query, within(CALL)))?;
+            let page = told(self.clients.wallet.holds(&query, Deadline::within(CALL)))?;
             let older = page.older;
             self.pages
                 .push(Page::Holds(account.clone(), before, limit, page));

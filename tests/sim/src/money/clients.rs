@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ron_client::{ClientError, Credential, LedgerClient, WalletClient};
+use ron_kernel::Deadline;
 use ron_proto::ledger::{Event, Receipt, TxId};
 use ron_proto::wallet::{Operation, SetAccount};
 use ron_proto::{Account, IdemKey};
@@ -13,7 +14,7 @@ use ron_sim::{ensure, thread, time};
 use serde_json::json;
 
 use super::requests::{self, ASSET, Answer, Asked, Op, Reply, read, receipt_of};
-use super::services::{Files, within};
+use super::services::Files;
 use super::views::{History, Views};
 use super::{LEDGER, RECOVERY, WALLET};
 use crate::callers::log_of;
@@ -111,7 +112,7 @@ impl Client {
         }
         let from = debit["from"].as_str().expect("a debit has a payer");
         let name: Account = from.parse().expect("an account");
-        if let Ok(doc) = self.wallet.account(&name, within(CALL)) {
+        if let Ok(doc) = self.wallet.account(&name, Deadline::within(CALL)) {
             debit["nonce"] = (doc.nonce + 1).into();
         }
         debit
@@ -307,7 +308,7 @@ impl Client {
         let op = Op::Set(name.clone(), strict);
         let key = self.begin_with(op.clone(), "");
         let _ = self.until_definite(&key, &op, 4);
-        let Ok(doc) = self.wallet.account(&name, within(CALL)) else {
+        let Ok(doc) = self.wallet.account(&name, Deadline::within(CALL)) else {
             return self.is_quiet(before, "an account has no answer");
         };
         let to = own((self.number + 1) % 3);
@@ -476,7 +477,7 @@ impl Client {
 
     fn find(&self, key: &str) -> Result<Operation, ClientError> {
         let key: IdemKey = key.parse().expect("a key");
-        self.wallet.operation(&key, within(CALL))
+        self.wallet.operation(&key, Deadline::within(CALL))
     }
 
     /// The outcome of a key as the wallet knows it; `None` when no operation with it has reached the ledger.

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use ron_client::{ClientError, Credential, WalletClient};
 use ron_files::SharedDisk;
 use ron_http::{Call, HttpClient};
+use ron_kernel::Deadline;
 use ron_proto::IdemKey;
 use ron_proto::wallet::{Operation, Transaction};
 use ron_sim::{ensure, fault, time};
@@ -15,7 +16,7 @@ use serde_json::json;
 
 use super::clients::{CALL, Client};
 use super::requests::{ASSET, Answer, Asked, Op};
-use super::services::{self, Files, Process, within};
+use super::services::{self, Files, Process};
 use super::views::{History, Views};
 use super::{CLIENTS, LEDGER, RECOVERY, WALLET, any_client, bad_weather, check, count};
 use crate::callers::{all_are_ready_before, works};
@@ -159,7 +160,7 @@ impl Keeper {
             ("idempotency-key", key.as_str()),
         ];
         let body = serde_json::to_vec(&body).expect("JSON");
-        let call = Call::post_json(&url, body, within(PATIENCE)).headers(&headers);
+        let call = Call::post_json(&url, body, Deadline::within(PATIENCE)).headers(&headers);
         let Ok(reply) = self.http.call(call) else {
             return;
         };
@@ -186,7 +187,7 @@ impl Keeper {
     fn look_up(&mut self) {
         for number in self.open.clone() {
             let key: IdemKey = self.asked[number].key.parse().expect("a key");
-            match self.wallet.operation(&key, within(CALL)) {
+            match self.wallet.operation(&key, Deadline::within(CALL)) {
                 Ok(Operation::Done { receipt, .. }) => {
                     let answer = Answer::Done(receipt.into());
                     self.asked[number].answers.push(answer);

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use ron_client::{ClientError, WalletClient};
+use ron_kernel::Deadline;
 use ron_proto::ledger::{AccountTerms, Receipt, RefusalCode, Sides, TxId};
 use ron_proto::wallet::{
     Batch, BatchAnswer, Burn, Capture, FreezeAccount, HoldMoney, IssueMoney, ItemOutcome,
@@ -12,7 +13,6 @@ use ron_proto::{Account, IdemKey, Timestamp};
 use ron_sim::{ensure, time};
 use serde_json::{Value, json};
 
-use super::services::within;
 use crate::chance::below;
 
 /// The accounts that every caller debits.
@@ -239,7 +239,7 @@ fn told<T>(result: Result<T, ClientError>, done: impl FnOnce(T) -> Answer) -> Re
 /// One call, which tries again by itself while that is safe.
 pub fn send(wallet: &WalletClient, key: &str, op: &Op, time: Duration) -> Reply {
     let name: IdemKey = key.parse().expect("a key");
-    let (key, by) = (&name, within(time));
+    let (key, by) = (&name, Deadline::within(time));
     ron_sim::report(&format!("{key} asks: {op:?}"));
     let done = |tx: Transaction| Answer::Done(Box::new(tx.receipt));
     let told = match op {
@@ -264,7 +264,7 @@ pub fn send(wallet: &WalletClient, key: &str, op: &Op, time: Duration) -> Reply 
 pub fn abandon(wallet: &WalletClient, key: &str, op: &Op, time: Duration) -> Option<Reply> {
     let name: IdemKey = key.parse().expect("a key");
     ron_sim::report(&format!("{key} is given up"));
-    let result = wallet.abandon(&name, within(time));
+    let result = wallet.abandon(&name, Deadline::within(time));
     let linked = matches!(op, Op::Batch(batch) if batch.linked);
     let refused = |item: &ItemOutcome| matches!(item, ItemOutcome::Refused { .. });
     if let Ok(Operation::Batch { results }) = &result

@@ -321,8 +321,3 @@ pub fn wallet_with(
     let config = config::<SvcWallet>(WALLET, disk.as_ref(), CONNS, &more);
     Process::start::<SvcWallet>(net, WALLET, config, 100 + start, date, disk)
 }
-
-/// Until when a call may take `time`.
-pub fn within(time: Duration) -> Deadline {
-    Deadline::within(time)
-}

@@ -5,6 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use ron_client::WalletClient;
+use ron_kernel::Deadline;
 use ron_proto::ledger::{AccountDoc, TrialBalance};
 use ron_proto::wallet::Balance;
 use ron_proto::{Account, Asset};
@@ -12,7 +13,6 @@ use ron_sim::{ensure, time};
 
 use super::clients::CALL;
 use super::requests::ASSET;
-use super::services::within;
 use crate::ledger::{same_account, same_totals};
 use crate::model::Model;
 
@@ -93,7 +93,9 @@ impl Views {
     ) -> Option<Balance> {
         let name: Account = account.parse().expect("an account");
         let begun = time::elapsed();
-        let read = wallet.balance(&name, &asset(), None, within(CALL)).ok()?;
+        let read = wallet
+            .balance(&name, &asset(), None, Deadline::within(CALL))
+            .ok()?;
         let age = Duration::from_millis(read.stale_ms + 1);
         let known = begun.checked_sub(age).map_or(0, |at| history.known_at(at));
         let text = format!("{read:?} is older than it says: {known} was known before");
@@ -104,12 +106,12 @@ impl Views {
 
     pub fn account(&mut self, wallet: &WalletClient, account: &str) -> bool {
         let name: Account = account.parse().expect("an account");
-        let read = wallet.account(&name, within(CALL));
+        let read = wallet.account(&name, Deadline::within(CALL));
         read.map(|doc| self.accounts.push(doc)).is_ok()
     }
 
     pub fn totals(&mut self, wallet: &WalletClient) -> bool {
-        let read = wallet.trial_balance(&asset(), None, within(CALL));
+        let read = wallet.trial_balance(&asset(), None, Deadline::within(CALL));
         read.map(|doc| self.totals.push(doc)).is_ok()
     }
 

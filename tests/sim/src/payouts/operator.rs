@@ -70,10 +70,6 @@ pub struct Operator {
     pub calls: u64,
 }
 
-fn within(limit: Duration) -> Deadline {
-    Deadline::within(limit)
-}
-
 impl Operator {
     /// Works until `over` is set; without it, on a network without faults.
     pub fn new(net: &SimNet, plan: &Arc<Plan>, number: u8, over: Option<&Arc<AtomicBool>>) -> Self {
@@ -104,7 +100,7 @@ impl Operator {
     ) -> Result<T, ClientError> {
         self.calls += 1;
         let began = time::now();
-        let answer = call(self, within(limit));
+        let answer = call(self, Deadline::within(limit));
         let took = time::now() - began;
         ensure(
             took <= limit + limit / 10,
