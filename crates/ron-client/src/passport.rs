@@ -6,10 +6,10 @@ use std::time::Duration;
 use ron_http::{HttpClient, Method, Reply};
 use ron_kernel::Deadline;
 use ron_proto::passport::{
-    ACCESS_TOKEN_TYPE, IntrospectAnswer, IssueAnswer, IssueRequest, IssuedTokens, JWT_BEARER, Jwks,
-    RecordedRevocations, RefusedClients, RevocationPage, RevokeAnswer, RevokeRequest,
-    ServerMetadata, TOKEN_EXCHANGE, TokenAnswer, VerifyBatchAnswer, VerifyToken, VerifyTokenBatch,
-    VerifyVerdict,
+    ACCESS_TOKEN_TYPE, ID_TOKEN_TYPE, IntrospectAnswer, IssueAnswer, IssueRequest, IssuedTokens,
+    JWT_BEARER, Jwks, RecordedRevocations, RefusedClients, RevocationPage, RevokeAnswer,
+    RevokeRequest, ServerMetadata, TOKEN_EXCHANGE, TokenAnswer, VerifyBatchAnswer, VerifyToken,
+    VerifyTokenBatch, VerifyVerdict,
 };
 use ron_proto::{Timestamp, b64};
 
@@ -115,6 +115,27 @@ impl PassportClient {
             .and_then(|reply| read(&reply))
     }
 
+    /// Exchanges a person's ID token of another issuer for a token of the client that the policy maps it to, or of
+    /// `client_id` if the ID token fits several.
+    pub fn for_id_token(
+        &self,
+        id_token: &str,
+        client_id: Option<&str>,
+        ask: &TokenAsk<'_>,
+        deadline: Deadline,
+    ) -> Result<TokenAnswer, ClientError> {
+        let mut form = Form::default();
+        form.add("grant_type", TOKEN_EXCHANGE);
+        form.add("subject_token", id_token);
+        form.add("subject_token_type", ID_TOKEN_TYPE);
+        if let Some(client_id) = client_id {
+            form.add("client_id", client_id);
+        }
+        form.ask(ask);
+        self.send_form("/oauth2/token", form, &[], deadline)
+            .and_then(|reply| read(&reply))
+    }
+
     /// Current validity of a token, for a client that may introspect (RFC 7662).
     pub fn introspect(
         &self,
@@ -166,10 +187,20 @@ impl PassportClient {
         let mut headers: Vec<(&str, &str)> = Vec::new();
         headers.extend(basic.as_deref().map(|basic| ("Authorization", basic)));
         headers.extend(dpop.map(|proof| ("DPoP", proof)));
+        self.send_form(path, form, &headers, deadline)
+    }
+
+    fn send_form(
+        &self,
+        path: &str,
+        form: Form,
+        headers: &[(&str, &str)],
+        deadline: Deadline,
+    ) -> Result<Reply, ClientError> {
         self.0.send(&Outgoing {
             method: Method::POST,
             body: Some((form.0.into_bytes(), "application/x-www-form-urlencoded")),
-            headers: &headers,
+            headers,
             ..Outgoing::get(path, deadline)
         })
     }

@@ -13,7 +13,7 @@ mod policy_api;
 mod policy_faults;
 mod records;
 
-pub use external::{ExternalIssuer, ExternalSubject, SPIFFE};
+pub use external::{ExternalIssuer, ExternalSubject, SPIFFE, is_protected_url};
 pub use issuer_policy::*;
 pub use policy_api::*;
 pub use policy_faults::TOKEN_ALGS;

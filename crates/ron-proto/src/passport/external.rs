@@ -132,7 +132,7 @@ impl ExternalIssuer {
                     faults.push(format!("{whose}: jwks {why}"));
                 }
             }
-            (None, Some(url)) if fetched_safely(url) => {}
+            (None, Some(url)) if is_protected_url(url) => {}
             (None, Some(url)) => faults.push(format!(
                 "{whose}: jwks_url {url:?} is neither https nor http on this host: anyone on the way could replace the keys"
             )),
@@ -177,7 +177,8 @@ fn pinned(jwks: &Value, is_spiffe: bool) -> Result<(), String> {
     })
 }
 
-fn fetched_safely(url: &str) -> bool {
+/// Whether nobody on the way can read or replace what is at a URL: `https`, or `http` on this host.
+pub fn is_protected_url(url: &str) -> bool {
     if !is_subject(url) {
         return false;
     }
