@@ -110,7 +110,7 @@ if [ ! -d tests/browser/node_modules/playwright-core ] || [ ! -d tests/browser/n
   (cd tests/browser && npm ci --no-audit --no-fund --silent)
 fi
 
-if [ ! -d tests/interop/node_modules/jose ] || [ ! -d tests/interop/node_modules/node-vault ] || [ ! -d tests/interop/node_modules/oauth4webapi ]; then
+if [ ! -d tests/interop/node_modules/jose ] || [ ! -d tests/interop/node_modules/node-vault ] || [ ! -d tests/interop/node_modules/oauth4webapi ] || [ ! -d tests/interop/node_modules/oidc-provider ]; then
   (cd tests/interop && npm ci --no-audit --no-fund --silent)
 fi
 

@@ -31,6 +31,7 @@ mod killed_workers;
 mod kms;
 mod kms_custody;
 mod ledger_import;
+mod login;
 mod newcomer;
 mod newer;
 mod packages;

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::{
-    audience, check, client, clock, demo, doctor, ha, init, issuer, kms, ledger, net, policy,
-    receipt, revocations, rewarder, shell, token, up, wallet, witness,
+    audience, check, client, clock, demo, doctor, ha, init, issuer, kms, ledger, login, net,
+    policy, receipt, revocations, rewarder, shell, token, up, wallet, witness,
 };
 
 /// A trust-and-value plane: keys, tokens, money, payouts, verifiable by third parties.
@@ -42,6 +42,8 @@ enum Command {
     Init(init::InitArgs),
     Demo(demo::DemoArgs),
     Doctor(doctor::DoctorArgs),
+    Login(Box<login::LoginArgs>),
+    Logout(login::LogoutArgs),
     Token(token::TokenArgs),
     Client(client::ClientArgs),
     Audience(audience::AudienceArgs),
@@ -81,6 +83,8 @@ impl Cli {
             Command::Init(args) => init::run(&args),
             Command::Demo(args) => demo::run(&args),
             Command::Doctor(args) => doctor::run(&args),
+            Command::Login(args) => login::login(&args),
+            Command::Logout(args) => login::logout(&args),
             Command::Token(args) => token::run(args),
             Command::Client(args) => client::run(&args),
             Command::Audience(args) => audience::run(args),

@@ -24,6 +24,7 @@ const EXAMPLES: &[(&str, &str)] = &[
         "ha status",
         "ron ha status\nron ha status --health http://10.0.0.1:7465 --health http://10.0.0.2:7465",
     ),
+    ("logout", "ron logout\nron logout --audience ron-kms"),
     (
         "token get",
         "ron token get --audience svc-wallet --scope wallet:read --ttl 5m\nron token get --audience svc-wallet --key holder.key   # bound to a key made by `ron token key`",

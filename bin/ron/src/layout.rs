@@ -225,14 +225,17 @@ pub fn socket_url(path: &Path) -> String {
 }
 
 fn default_dir() -> Option<PathBuf> {
+    state_dir().map(|state| state.join("ron"))
+}
+
+/// The user's state directory.
+pub fn state_dir() -> Option<PathBuf> {
     let set = |name: &str| {
         std::env::var_os(name)
             .map(PathBuf::from)
             .filter(|p| p.is_absolute())
     };
-    set("XDG_STATE_HOME")
-        .or_else(|| set("HOME").map(|home| home.join(".local").join("state")))
-        .map(|state| state.join("ron"))
+    set("XDG_STATE_HOME").or_else(|| set("HOME").map(|home| home.join(".local").join("state")))
 }
 
 /// Reads a JSON file.

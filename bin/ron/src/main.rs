@@ -19,6 +19,7 @@ mod issuer;
 mod kms;
 mod layout;
 mod ledger;
+mod login;
 mod net;
 mod policy;
 mod receipt;

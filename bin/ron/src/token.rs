@@ -16,8 +16,8 @@ use ron_proto::b64;
 use ron_proto::passport::RevokeRequest;
 use ron_service::config::parse_duration;
 
-use crate::fleet;
 use crate::layout::{ClientFile, Layout, read_json, write_atomic};
+use crate::{fleet, login};
 
 /// Timeout of a call to the issuer.
 pub const WAIT: Duration = Duration::from_secs(5);
@@ -184,6 +184,22 @@ fn issuer(place: &Place, credential: Credential) -> Result<(Layout, PassportClie
     Ok((layout, PassportClient::new(&at.url, credential, at.http)))
 }
 
+/// The credential of other subcommands: of the client that is named, else of the person who is signed in, else of
+/// the operator.
+pub fn credential(
+    layout: &Layout,
+    client: Option<&str>,
+    ask: &TokenAsk<'_>,
+) -> Result<Credential, String> {
+    if client.is_none()
+        && let Some(kept) = login::credential(layout, ask.audience)?
+    {
+        return Ok(kept);
+    }
+    let token = fetch(layout, client.unwrap_or("operator"), ask)?;
+    Ok(Credential::bearer(&token))
+}
+
 /// Gets a token; other subcommands use it too.
 pub fn fetch(layout: &Layout, client: &str, ask: &TokenAsk<'_>) -> Result<String, String> {
     fetch_bound(layout, client, ask, None)
@@ -344,9 +360,8 @@ pub fn administered(layout: &Layout) -> Result<PassportClient, String> {
         ttl_s: Some(60),
         caveats: &[],
     };
-    let credential = fetch(layout, "operator", &ask)?;
+    let credential = credential(layout, None, &ask)?;
     let at = fleet::reach(layout, "svc-passport")?;
-    let credential = Credential::bearer(&credential);
     Ok(PassportClient::new(&at.url, credential, at.http))
 }
 

@@ -43,9 +43,10 @@ pub struct WalletArgs {
     /// Data directory, as given to `ron up`.
     #[arg(long, global = true)]
     data_dir: Option<PathBuf>,
-    /// Client whose credentials are in clients/<name>.json.
-    #[arg(long, global = true, default_value = "operator")]
-    client: String,
+    /// Client whose credentials are in clients/<name>.json; when absent, whoever has signed in with `ron login`, else
+    /// operator.
+    #[arg(long, global = true)]
+    client: Option<String>,
     /// File with a passport that is used instead of the client's; only its owner may be able to read it.
     #[arg(long, global = true, value_name = "FILE", conflicts_with = "client")]
     token: Option<PathBuf>,
@@ -144,7 +145,7 @@ pub fn run(args: WalletArgs) -> Result<(), String> {
             ttl_s: Some(60),
             caveats: &[],
         };
-        Credential::bearer(&token::fetch(&layout, &args.client, &ask)?)
+        token::credential(&layout, args.client.as_deref(), &ask)?
     };
     let at = fleet::reach(&layout, "svc-wallet")?;
     let wallet = WalletClient::new(&at.url, credential, at.http);

@@ -20,9 +20,8 @@ use ron_proto::kms::{
 };
 use ron_proto::{Alg, Kid, OpId, Purpose, Tenant, b64};
 
-use crate::fleet;
 use crate::layout::Layout;
-use crate::net;
+use crate::{fleet, login, net};
 
 /// Timeout of one response.
 const WAIT: Duration = Duration::from_secs(10);
@@ -366,7 +365,10 @@ pub fn client(
     let layout = Layout::new(data_dir)?;
     let credential = match token_file {
         Some(file) => Credential::from_file(file)?,
-        None => Credential::from_file(&layout.operator_token())?,
+        None => match login::credential(&layout, "ron-kms")? {
+            Some(kept) => kept,
+            None => Credential::from_file(&layout.operator_token())?,
+        },
     };
     if let Some(url) = url {
         return Ok(KmsClient::new(&url, credential, net::client()));

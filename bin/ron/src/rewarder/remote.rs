@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use ron_client::{ClientError, Credential, RewarderClient, TokenAsk};
+use ron_client::{ClientError, RewarderClient, TokenAsk};
 use ron_files::OsDisk;
 use ron_kernel::{Deadline, Shutdown};
 use ron_proto::rewarder::{EpochRun, RunState};
@@ -43,10 +43,10 @@ impl Remote {
             audience: "svc-rewarder",
             ..TokenAsk::default()
         };
-        let token = token::fetch(&layout, "operator", &ask)?;
+        let credential = token::credential(&layout, None, &ask)?;
         let at = fleet::reach(&layout, "svc-rewarder")?;
         Ok(Self {
-            client: RewarderClient::new(&at.url, Credential::bearer(&token), at.http),
+            client: RewarderClient::new(&at.url, credential, at.http),
         })
     }
 

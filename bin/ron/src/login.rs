@@ -1,0 +1,175 @@
+//! `ron login` and `ron logout`: a person signs in at the company's OpenID provider, and the issuer exchanges the
+//! provider's ID token for a passport. The passport is kept in a private file that later commands use.
+
+mod kept;
+mod provider;
+mod redirect;
+
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use clap::Args;
+use ron_client::{Credential, PassportClient, TokenAsk};
+use ron_kernel::{Clock as _, Deadline, SystemClock};
+use ron_proto::Timestamp;
+use ron_service::config::parse_duration;
+
+use self::provider::{Asked, Provider};
+use self::redirect::Redirect;
+use crate::layout::Place;
+use crate::token::{WAIT, seconds};
+use crate::{fleet, net};
+
+pub use self::kept::credential;
+
+/// The longest time that a person may take to sign in.
+const LONGEST_WAIT: Duration = Duration::from_secs(60 * 60);
+
+/// Sign in at the company's OpenID provider; later commands act with the passport that you get.
+#[derive(Args)]
+#[command(
+    after_help = "The issuer's policy has to trust the provider and to map its ID tokens to a client. At the provider, ron is a\nnative application without a secret whose redirect is http://127.0.0.1/callback, with any port.\n\nExamples:\n  ron client add staff --audience svc-wallet --scope wallet:read --issuer https://login.example.com --jwks-url https://login.example.com/jwks --issuer-audience ron --claim groups=finance   # once, by the operator\n  ron login --issuer https://login.example.com --openid-scope 'openid groups'\n  ron wallet balance acct:alice --asset ron\n  ron login --issuer https://login.example.com --audience ron-kms --no-browser\n  ron logout"
+)]
+pub struct LoginArgs {
+    #[command(flatten)]
+    place: Place,
+    /// URL of the OpenID provider, as it names itself.
+    #[arg(long)]
+    issuer: String,
+    /// Name of `ron` at the provider, which its ID tokens have as `aud`.
+    #[arg(long, default_value = "ron")]
+    client_id: String,
+    /// Scopes to ask the provider for, separated by spaces; `openid` must be one of them.
+    #[arg(long, default_value = "openid")]
+    openid_scope: String,
+    /// Service that the passport is for. Sign in once for each service.
+    #[arg(long, default_value = "svc-wallet")]
+    audience: String,
+    /// Scopes of the passport, separated by spaces; all that the policy allows when absent.
+    #[arg(long)]
+    scope: Option<String>,
+    /// Lifetime of the passport, such as 15m; at most 1h.
+    #[arg(long)]
+    ttl: Option<String>,
+    /// Client of the issuer's policy to act as, where the ID token fits several.
+    #[arg(long)]
+    client: Option<String>,
+    /// Base URL of svc-passport; that of the data directory when absent.
+    #[arg(long)]
+    url: Option<String>,
+    /// Print the address of the provider's page and start no browser.
+    #[arg(long)]
+    no_browser: bool,
+    /// Port of 127.0.0.1 to which the provider sends the browser back, for a provider that takes only a known one.
+    #[arg(long, default_value_t = 0)]
+    port: u16,
+    /// Time to sign in, such as 5m; at most 1h.
+    #[arg(long, default_value = "5m")]
+    wait: String,
+}
+
+/// Forget the passport of `ron login`.
+#[derive(Args)]
+pub struct LogoutArgs {
+    /// Service whose passport is forgotten; all of them when absent.
+    #[arg(long)]
+    audience: Option<String>,
+}
+
+pub fn login(args: &LoginArgs) -> Result<(), String> {
+    let wait = parse_duration(&args.wait).map_err(|e| format!("--wait: {e}"))?;
+    if wait.is_zero() || wait > LONGEST_WAIT {
+        return Err("--wait: it must be between 1s and 1h".to_owned());
+    }
+    let ttl_s = seconds("--ttl", args.ttl.as_deref())?;
+    if !args.openid_scope.split(' ').any(|scope| scope == "openid") {
+        return Err(
+            "--openid-scope: it must have openid, or the provider gives no ID token".into(),
+        );
+    }
+    // Before a person signs in: the token could not be exchanged anyway.
+    let issuer = issuer(args)?;
+    let http = net::client();
+    let provider = Provider::discover(&http, &args.issuer, Deadline::within(WAIT))?;
+    let redirect = Redirect::listen(args.port)?;
+    let asked = Asked::new(&args.client_id, redirect.uri());
+    let page = provider.page(&asked, &args.openid_scope);
+    println!("sign in at:\n{page}");
+    if !args.no_browser {
+        open(&page);
+    }
+    let waiting = redirect.serve(provider.expected(&asked))?;
+    let code = waiting.outcome(Deadline::within(wait))?;
+    let id_token = provider.redeem(&http, &asked, &code, now_s(), Deadline::within(WAIT))?;
+    let ask = TokenAsk {
+        audience: &args.audience,
+        scope: args.scope.as_deref(),
+        ttl_s,
+        caveats: &[],
+    };
+    let answer = issuer
+        .for_id_token(
+            &id_token,
+            args.client.as_deref(),
+            &ask,
+            Deadline::within(WAIT),
+        )
+        .map_err(|e| {
+            format!("svc-passport: {e}; `ron client add --issuer` maps ID tokens to clients")
+        })?;
+    let kept = kept::keep(&args.audience, &answer.access_token)?;
+    println!(
+        "signed in as {} for {} with {}, until {}\nkept in {}",
+        kept.client,
+        args.audience,
+        answer.scope,
+        Timestamp(kept.exp * 1000),
+        kept.path.display()
+    );
+    Ok(())
+}
+
+pub fn logout(args: &LogoutArgs) -> Result<(), String> {
+    let forgotten = kept::forget(args.audience.as_deref())?;
+    if forgotten.is_empty() {
+        println!("nobody is signed in");
+    }
+    for name in forgotten {
+        println!("forgot the passport for {name}; a copy of it would be good until it expires");
+    }
+    Ok(())
+}
+
+/// Our issuer, to which the ID token goes.
+fn issuer(args: &LoginArgs) -> Result<PassportClient, String> {
+    let (url, http) = if let Some(url) = &args.url {
+        (url.clone(), net::client())
+    } else {
+        let at = fleet::reach(&args.place.layout()?, "svc-passport")?;
+        (at.url, at.http)
+    };
+    // The ID token is a credential: whoever receives it gets the passport instead of this person.
+    if url.starts_with("http:") && !net::insecure_loopback() {
+        return Err(format!(
+            "an ID token is not sent over plain TCP, as to {url}: name the https address of svc-passport"
+        ));
+    }
+    Ok(PassportClient::new(&url, Credential::none(), http))
+}
+
+/// Starts the desktop's browser. The address is printed in any case, so a failure is no error.
+fn open(page: &str) {
+    let started = Command::new("xdg-open")
+        .arg(page)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    if let Err(e) = started {
+        eprintln!("no browser was started (xdg-open: {e}); open the address yourself");
+    }
+}
+
+fn now_s() -> u64 {
+    SystemClock.unix_ms() / 1000
+}
