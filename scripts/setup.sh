@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what the tests need and a build does not: a browser, promtool, SQLite's shell, nginx, HAProxy,
+# Installs what the tests need and a build does not: a browser, promtool, SQLite's shell, nginx, HAProxy, Caddy,
 # slowhttptest, shellcheck, SoftHSM2, a software TPM, PostgreSQL, Patroni and etcd, Python packages, cargo-deny. Safe to run again; does nothing that is done already.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -18,6 +18,7 @@ need go golang-go
 [ -d /usr/share/gocode/src/golang.org/x/mod/sumdb ] || packages+=(golang-golang-x-mod-dev)
 need /usr/sbin/nginx nginx
 need /usr/sbin/haproxy haproxy
+need caddy caddy
 need slowhttptest slowhttptest
 need shellcheck shellcheck
 need softhsm2-util softhsm2
@@ -52,7 +53,7 @@ if ((${#packages[@]})); then
     echo 'create_main_cluster = false' | "${as_root[@]}" tee /etc/postgresql-common/createcluster.conf >/dev/null
   fi
   # Tests start their own on addresses of their own: the packages' services stay off, now and at the next boot.
-  for service in patroni etcd; do
+  for service in patroni etcd caddy; do
     if [[ " ${packages[*]} " =~ " $service"(-server)?" " && ! -e /etc/systemd/system/$service.service ]]; then
       "${as_root[@]}" mkdir -p /etc/systemd/system
       "${as_root[@]}" ln -s /dev/null "/etc/systemd/system/$service.service"

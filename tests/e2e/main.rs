@@ -44,6 +44,7 @@ mod passport_clients;
 mod passport_external;
 mod passport_faults;
 mod passport_feed;
+mod passport_gateways;
 mod passport_interop;
 mod passport_issued;
 mod passport_log;

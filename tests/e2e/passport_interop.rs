@@ -145,7 +145,7 @@ fn ordinary_clients_verify_beside_an_akp_key_and_across_a_rotation() {
 
 /// The blocks of `docs/nginx.md`: the client's credential, the server that introspects, the one with
 /// the forward endpoint.
-fn nginx_blocks() -> [String; 3] {
+pub fn nginx_blocks() -> [String; 3] {
     let page = std::fs::read_to_string(workspace().join("docs/nginx.md")).unwrap();
     let mut blocks = page.split("```nginx\n").skip(1);
     [(); 3].map(|()| {
@@ -159,7 +159,7 @@ fn nginx_blocks() -> [String; 3] {
     })
 }
 
-fn replaced(text: &str, from: &str, into: &str) -> String {
+pub fn replaced(text: &str, from: &str, into: &str) -> String {
     assert!(text.contains(from), "{from} is in docs/nginx.md");
     text.replace(from, into)
 }
@@ -183,7 +183,7 @@ fn nginx_config(dir: &Path, port: u16, passport: &str, basic: &str) -> String {
 }
 
 /// A configuration of nginx with these servers, which keeps to a directory.
-fn nginx_http(dir: &Path, servers: &str) -> String {
+pub fn nginx_http(dir: &Path, servers: &str) -> String {
     let dir = dir.display();
     format!(
         r"daemon off;
@@ -206,7 +206,7 @@ http {{
 
 /// A fleet whose issuer has a socket for local programs, the path of that socket, and a directory with
 /// a page to protect.
-fn with_public_socket() -> (Fleet, String, tempfile::TempDir) {
+pub fn with_public_socket() -> (Fleet, String, tempfile::TempDir) {
     let mut fleet = Fleet::start();
     let socket = fleet.dir().join("public/svc-passport.sock");
     let path = fleet.dir().join("svc-passport/config.toml");
@@ -228,7 +228,7 @@ fn with_public_socket() -> (Fleet, String, tempfile::TempDir) {
 }
 
 /// nginx with this configuration, once it listens at the port.
-fn nginx(dir: &Path, text: &str, port: u16) -> Process {
+pub fn nginx(dir: &Path, text: &str, port: u16) -> Process {
     let config = dir.join("nginx.conf");
     std::fs::write(&config, text).unwrap();
     let nginx = Process(
@@ -250,7 +250,7 @@ fn nginx(dir: &Path, text: &str, port: u16) -> Process {
     nginx
 }
 
-fn nginx_port() -> u16 {
+pub fn nginx_port() -> u16 {
     let free = TcpListener::bind("127.0.0.1:0").unwrap();
     free.local_addr().unwrap().port()
 }

@@ -2,20 +2,25 @@
 //! Caddy, which pass the request's headers on and look at the status.
 //!
 //! **Invariant:** a token that this endpoint cannot judge in full does not pass. Method, path and address of the caller are known only
-//! from a listed gateway, so without one a caveat about them forbids the request; and a bound token lacks its proof.
+//! from a listed gateway, so without one a caveat about them forbids the request, and a proof of possession (DPoP) does not count. A
+//! token that is bound to a certificate never passes: the caller's connection ends at the gateway.
 
 use std::sync::Arc;
 
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
-use ron_auth::{AuthReject, caveats};
+use ron_auth::dpop::{Proof, ProofAsk, verify_proof};
+use ron_auth::{AuthReject, Claims, caveats};
 use ron_http::{Need, Request, Response, Route};
 use ron_proto::passport::TokenClaims;
 use ron_proto::{Caveat, Problem};
 
 use super::forwarded::Forwarded;
 use super::{Api, judge};
+use crate::dpop::ProofRefused;
 
-const QUERY: [&str; 2] = ["audience", "scope"];
+const QUERY: [&str; 3] = ["audience", "scope", "base"];
+/// URLs under which one gateway's callers reach it.
+const BASES_MAX: usize = 8;
 
 pub fn route(api: &Arc<Api>) -> Route {
     let api = api.clone();
@@ -29,6 +34,11 @@ pub fn route(api: &Arc<Api>) -> Route {
         false,
         "scopes separated by spaces, all of which the token must have",
     )
+    .query(
+        "base",
+        false,
+        "scheme, host and port under which callers reach the gateway, for tokens that are bound to a key (DPoP); may be repeated",
+    )
     .returns_nothing(200)
     .errors(&[400, 401, 403, 429])
     .while_draining()
@@ -40,14 +50,33 @@ fn forward(api: &Api, req: &Request) -> Result<Response, Problem> {
     let scopes = req.query_one("scope")?.unwrap_or_default();
     let asked = ron_proto::scope::parse_list(scopes)
         .map_err(|e| Problem::bad_request(format!("scope: {e}")))?;
+    let bases = bases(req)?;
+    let (is_dpop, token) = credential(req).map_err(|r| r.challenging(false, Some(scopes)))?;
     // The gateway passes the challenge on to its caller.
-    let refused = |reject: AuthReject| reject.challenging(false, Some(scopes));
-    let token = bearer(req).map_err(refused)?;
+    let refused = |reject: AuthReject| reject.challenging(is_dpop, Some(scopes));
     let judged = judge::judge_for(api, token, || api.charge(req))?;
     let good = judged.map_err(|no| refused(no.reject))?;
     let forwarded = api.gateways.forwarded(req);
     let by_caller = (&*good.claims.caveats, forwarded);
+    let now_s = api.now_s();
+    let proof = if is_dpop {
+        let proof = proof(req, token, forwarded, (&bases, now_s));
+        Some(proof.map_err(refused)?)
+    } else {
+        None
+    };
+    binding(&good.claims, proof.as_ref()).map_err(refused)?;
     check(&good.shown, by_caller, &audience, &asked).map_err(refused)?;
+    // Last, so that a proof is used up only by a request that passes.
+    if let Some(proof) = proof {
+        let taken = api
+            .proofs
+            .take(proof, &good.shown.client_id, now_s, req.deadline);
+        taken.map_err(|why| match why {
+            ProofRefused::Proof(reject) => refused(reject),
+            why => why.problem(),
+        })?;
+    }
     let shown = &good.shown;
     Ok(Response::empty(200)
         .header("x-subject", printable(&shown.sub))
@@ -56,19 +85,77 @@ fn forward(api: &Api, req: &Request) -> Result<Response, Problem> {
         .cache("no-store"))
 }
 
-/// The token of the `Authorization` header.
-fn bearer(req: &Request) -> Result<&str, AuthReject> {
+/// The URLs in the query, which the gateway's configuration has beside the audience: what the caller sends names none.
+fn bases(req: &Request) -> Result<Vec<String>, Problem> {
+    let bases: Vec<String> = req.query_many("base")?;
+    let refuse = |why: &str| Err(Problem::bad_request(format!("base: {why}")));
+    if bases.len() > BASES_MAX {
+        return refuse("there are more than 8");
+    }
+    if !bases.iter().all(|base| is_origin(base)) {
+        return refuse("write scheme, host and port only, as in https://orders.example.org");
+    }
+    Ok(bases)
+}
+
+/// Whether a URL is a scheme with a host. The path of a request begins behind it, so it has none itself.
+fn is_origin(url: &str) -> bool {
+    let mut schemes = ["https://", "http://"].into_iter();
+    let host = schemes.find_map(|scheme| url.strip_prefix(scheme));
+    let letter = |b: u8| b.is_ascii_alphanumeric() || b".-_:[]".contains(&b);
+    host.is_some_and(|host| !host.is_empty() && host.bytes().all(letter))
+}
+
+/// The token of the `Authorization` header, and whether it came under the scheme of bound tokens.
+fn credential(req: &Request) -> Result<(bool, &str), AuthReject> {
     let header = match req.headers.count("authorization") {
         0 => return Err(AuthReject::Missing),
         1 => req.header("authorization").ok_or(AuthReject::Scheme)?,
         _ => return Err(AuthReject::Scheme),
     };
     let (scheme, token) = header.split_once(' ').ok_or(AuthReject::Scheme)?;
-    match scheme.to_ascii_lowercase().as_str() {
-        "bearer" => Ok(token.trim_matches(' ')),
-        // Its proof is for the URL of the caller's request, which is not known here.
-        "dpop" => Err(AuthReject::Binding),
-        _ => Err(AuthReject::Scheme),
+    let is_dpop = match scheme.to_ascii_lowercase().as_str() {
+        "bearer" => false,
+        "dpop" => true,
+        _ => return Err(AuthReject::Scheme),
+    };
+    Ok((is_dpop, token.trim_matches(' ')))
+}
+
+/// The proof for the caller's request, as the gateway describes it. Without a listed gateway it is not known for which
+/// request the proof would have to be.
+fn proof(
+    req: &Request,
+    token: &str,
+    request: Forwarded<'_>,
+    (bases, now_s): (&[String], u64),
+) -> Result<Proof, AuthReject> {
+    let (Some(method), Some(path)) = (request.method, request.path) else {
+        return Err(AuthReject::Binding);
+    };
+    if bases.is_empty() || req.headers.count("dpop") != 1 {
+        return Err(AuthReject::Binding);
+    }
+    let ask = ProofAsk {
+        method,
+        bases,
+        path,
+        token: Some(token),
+        now_s,
+    };
+    verify_proof(req.header("dpop").unwrap_or_default(), &ask)
+}
+
+/// Whether the holder of the token has proved to be the one that it was made for.
+fn binding(token: &Claims, proof: Option<&Proof>) -> Result<(), AuthReject> {
+    if token.x5t.is_some() {
+        return Err(AuthReject::Binding);
+    }
+    match (&token.jkt, proof) {
+        (None, None) => Ok(()),
+        (Some(jkt), Some(proof)) if proof.jkt == *jkt => Ok(()),
+        (Some(_), None) => Err(AuthReject::Binding),
+        (_, Some(_)) => Err(AuthReject::Proof),
     }
 }
 
@@ -81,9 +168,6 @@ fn check(
 ) -> Result<(), AuthReject> {
     if token.aud != audience {
         return Err(AuthReject::Audience);
-    }
-    if token.cnf.is_some() {
-        return Err(AuthReject::Binding);
     }
     let held = |scope: &&str| token.scope.split(' ').any(|held| held == *scope);
     if !scopes.iter().all(held) {
@@ -167,10 +251,59 @@ mod tests {
             let got = check(&plain, (&caveats, request), "orders", &["read"]);
             assert_eq!(got, want, "{caveat}");
         }
-        let bound = token(json!({"cnf": {"jkt": "k"}}));
-        assert_eq!(ask(&bound, &[], ""), Err(AuthReject::Binding));
         let elsewhere = token(json!({"aud": "svc-wallet"}));
         assert_eq!(ask(&elsewhere, &[], ""), Err(AuthReject::Audience));
         assert_eq!(printable("a b%\r\n\u{fc}"), "a b%25%0D%0A%C3%BC");
+    }
+
+    #[test]
+    fn a_bound_token_needs_the_proof_of_its_key() {
+        let bound = |jkt: Option<&str>, x5t: Option<&str>| Claims {
+            jkt: jkt.map(str::to_owned),
+            x5t: x5t.map(str::to_owned),
+            ..crate::samples::claims()
+        };
+        let proof = |jkt: &str| Proof {
+            jkt: jkt.into(),
+            jti: "p".into(),
+            iat: 1,
+            nonce: None,
+        };
+        let (own, other) = (proof("k"), proof("l"));
+        let held = bound(Some("k"), None);
+        assert_eq!(binding(&held, Some(&own)), Ok(()));
+        assert_eq!(binding(&held, Some(&other)), Err(AuthReject::Proof));
+        assert_eq!(binding(&held, None), Err(AuthReject::Binding));
+        let plain = bound(None, None);
+        assert_eq!(binding(&plain, None), Ok(()));
+        assert_eq!(binding(&plain, Some(&own)), Err(AuthReject::Proof));
+        let by_certificate = bound(Some("k"), Some("c"));
+        assert_eq!(
+            binding(&by_certificate, Some(&own)),
+            Err(AuthReject::Binding)
+        );
+    }
+
+    #[test]
+    fn a_base_is_a_scheme_and_a_host() {
+        for good in [
+            "https://orders.example.org",
+            "http://127.0.0.1:8081",
+            "http://[::1]:80",
+        ] {
+            assert!(is_origin(good), "{good}");
+        }
+        for bad in [
+            "",
+            "orders.example.org",
+            "https://",
+            "https://orders.example.org/",
+            "https://orders.example.org/api",
+            "https://a@orders.example.org",
+            "https://orders.example.org?x",
+            "ftp://orders.example.org",
+        ] {
+            assert!(!is_origin(bad), "{bad}");
+        }
     }
 }
