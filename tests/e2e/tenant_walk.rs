@@ -203,7 +203,7 @@ impl First {
             ("ron-kms" | "ron-ledger" | "svc-passport", "bundle") => "000.p/1",
             ("ron-kms" | "ron-ledger" | "svc-passport", "tile") => "0/000.p/1",
             ("svc-passport", "audience") => "svc-wallet",
-            ("svc-passport", "scope") => return None,
+            ("svc-passport", "scope" | "base") => return None,
             ("ron-ledger", "account") if second => "pool:zqname/usage",
             ("ron-ledger" | "svc-wallet" | "svc-rewarder", "account") => "acct:zqname",
             ("ron-ledger", "tenant") => NAME,
