@@ -330,7 +330,7 @@ impl RonAuthorizer {
 
     /// Signature and claims from the cache or verified now; time and revocation are checked on
     /// every use.
-    fn passport(&self, token: &str) -> Result<Arc<Verified>, AuthReject> {
+    pub(crate) fn passport(&self, token: &str) -> Result<Arc<Verified>, AuthReject> {
         let config = self.config.load();
         let issuer = config.issuer.as_ref().ok_or(AuthReject::NoIssuer)?;
         let keys = self.keys_of(issuer).ok_or(AuthReject::NoKeys)?;
@@ -421,7 +421,7 @@ impl RonAuthorizer {
         Ok(verified)
     }
 
-    fn check_caveats(
+    pub(crate) fn check_caveats(
         &self,
         verified: &Verified,
         principal: &Principal,
@@ -447,7 +447,11 @@ impl RonAuthorizer {
         caveats::check_head(&verified.caveats, &ctx, &enforced)
     }
 
-    fn count_use(&self, verified: &Verified, head: &RequestHead) -> Result<(), AuthReject> {
+    pub(crate) fn count_use(
+        &self,
+        verified: &Verified,
+        head: &RequestHead,
+    ) -> Result<(), AuthReject> {
         if verified.caveats.is_empty() {
             return Ok(());
         }
@@ -465,31 +469,35 @@ impl RonAuthorizer {
         }));
         self.meter.take(&tokens, body_bytes(head), self.now_s())
     }
+
+    /// Counts and logs a refusal; returns the answer. `client` is known only where it has proved its identity.
+    pub(crate) fn refusal(
+        &self,
+        reject: AuthReject,
+        head: &RequestHead,
+        need: &Need,
+        client: Option<&str>,
+    ) -> Problem {
+        let peer = Peer::of(head.peer, head.transport);
+        self.refused(reject.reason(), peer, &head.request_id, client);
+        let dpop = matches!(credential(head), Ok((Scheme::Dpop, _)));
+        match (reject, need) {
+            // The scope is public, it is in the OpenAPI document: the answer may name it.
+            (AuthReject::Scope, Need::Scope(scope)) => {
+                let mut problem = reject.challenging(dpop, Some(scope));
+                problem.detail = format!("the caller lacks the scope {scope}; get a token with it");
+                problem
+            }
+            _ => reject.challenging(dpop, None),
+        }
+    }
 }
 
 impl Authorizer for RonAuthorizer {
     fn authorize(&self, head: &RequestHead, need: &Need) -> Result<Principal, Problem> {
         let mut client = None;
-        self.judge(head, need, &mut client).map_err(|reject| {
-            let client = client.as_deref();
-            self.refused(
-                reject.reason(),
-                Peer::of(head.peer, head.transport),
-                &head.request_id,
-                client,
-            );
-            let dpop = matches!(credential(head), Ok((Scheme::Dpop, _)));
-            match (reject, need) {
-                // The scope is public, it is in the OpenAPI document: the answer may name it.
-                (AuthReject::Scope, Need::Scope(scope)) => {
-                    let mut problem = reject.challenging(dpop, Some(scope));
-                    problem.detail =
-                        format!("the caller lacks the scope {scope}; get a token with it");
-                    problem
-                }
-                _ => reject.challenging(dpop, None),
-            }
-        })
+        let judged = self.judge(head, need, &mut client);
+        judged.map_err(|reject| self.refusal(reject, head, need, client.as_deref()))
     }
 
     fn served_at(&self, bases: &[String]) {
@@ -551,14 +559,14 @@ fn credential(head: &RequestHead) -> Result<(Scheme, &str), AuthReject> {
     Ok((scheme, token))
 }
 
-fn scoped(principal: Principal, scope: Option<&str>) -> Result<Principal, AuthReject> {
+pub(crate) fn scoped(principal: Principal, scope: Option<&str>) -> Result<Principal, AuthReject> {
     match scope {
         Some(scope) if !principal.has_scope(scope) => Err(AuthReject::Scope),
         _ => Ok(principal),
     }
 }
 
-fn principal_of(verified: &Verified) -> Principal {
+pub(crate) fn principal_of(verified: &Verified) -> Principal {
     Principal {
         name: verified.claims.sub.clone(),
         client: verified.claims.client_id.clone(),
