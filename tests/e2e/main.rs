@@ -16,6 +16,7 @@ mod admin_page;
 mod admin_parser;
 mod bad_input;
 mod clock;
+mod console;
 mod demo;
 mod disk_faults;
 mod disk_full;

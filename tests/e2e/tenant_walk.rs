@@ -473,6 +473,7 @@ impl First {
     fn admin(&self, route: &Route) -> Value {
         match route.name().as_str() {
             "POST /api/session" => json!({"token": self.token}),
+            "POST /api/session/code" => json!({}),
             "POST /api/nodes/{id}/reload" | "POST /api/nodes/{id}/shutdown" => {
                 json!({"confirm": "ron-kms"})
             }

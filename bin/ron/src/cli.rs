@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::{
-    audience, check, client, clock, demo, doctor, ha, init, issuer, kms, ledger, login, net,
-    policy, receipt, revocations, rewarder, shell, token, up, wallet, witness,
+    audience, check, client, clock, console, demo, doctor, ha, init, issuer, kms, ledger, login,
+    net, policy, receipt, revocations, rewarder, shell, token, up, wallet, witness,
 };
 
 /// A trust-and-value plane: keys, tokens, money, payouts, verifiable by third parties.
@@ -44,6 +44,7 @@ enum Command {
     Doctor(doctor::DoctorArgs),
     Login(Box<login::LoginArgs>),
     Logout(login::LogoutArgs),
+    Console(console::ConsoleArgs),
     Token(token::TokenArgs),
     Client(client::ClientArgs),
     Audience(audience::AudienceArgs),
@@ -85,6 +86,7 @@ impl Cli {
             Command::Doctor(args) => doctor::run(&args),
             Command::Login(args) => login::login(&args),
             Command::Logout(args) => login::logout(&args),
+            Command::Console(args) => console::run(&args),
             Command::Token(args) => token::run(args),
             Command::Client(args) => client::run(&args),
             Command::Audience(args) => audience::run(args),

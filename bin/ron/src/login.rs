@@ -5,7 +5,6 @@ mod kept;
 mod provider;
 mod redirect;
 
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use clap::Args;
@@ -18,7 +17,7 @@ use self::provider::{Asked, Provider};
 use self::redirect::Redirect;
 use crate::layout::Place;
 use crate::token::{WAIT, seconds};
-use crate::{fleet, net};
+use crate::{browser, fleet, net};
 
 pub use self::kept::credential;
 
@@ -96,7 +95,7 @@ pub fn login(args: &LoginArgs) -> Result<(), String> {
     let page = provider.page(&asked, &args.openid_scope);
     println!("sign in at:\n{page}");
     if !args.no_browser {
-        open(&page);
+        browser::open(&page);
     }
     let waiting = redirect.serve(provider.expected(&asked))?;
     let code = waiting.outcome(Deadline::within(wait))?;
@@ -155,19 +154,6 @@ fn issuer(args: &LoginArgs) -> Result<PassportClient, String> {
         ));
     }
     Ok(PassportClient::new(&url, Credential::none(), http))
-}
-
-/// Starts the desktop's browser. The address is printed in any case, so a failure is no error.
-fn open(page: &str) {
-    let started = Command::new("xdg-open")
-        .arg(page)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn();
-    if let Err(e) = started {
-        eprintln!("no browser was started (xdg-open: {e}); open the address yourself");
-    }
 }
 
 fn now_s() -> u64 {

@@ -1,11 +1,13 @@
 //! The `ron` command line: the system in one process, and tools. One file per subcommand.
 
 mod audience;
+mod browser;
 mod change;
 mod check;
 mod cli;
 mod client;
 mod clock;
+mod console;
 mod demo;
 mod doctor;
 #[cfg(test)]

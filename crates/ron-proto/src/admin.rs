@@ -3,11 +3,15 @@
 //! Every response carries `asOf`, the time at which its content was assembled. A value that a node
 //! does not report is `null`, never zero; the page then shows "not reported".
 
+mod session;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::status::LogNodeDoc;
 use crate::values::Timestamp;
+
+pub use self::session::{SessionCode, SessionRequest};
 
 /// Health state of a node, ordered by severity: the greatest is the worst.
 #[derive(
@@ -353,20 +357,6 @@ pub struct Me {
     /// From `viewer`, `operator`, `admin`.
     pub roles: Vec<String>,
     pub auth_mode: String,
-}
-
-/// `POST /api/session`: exchanges a pasted passport for a cookie that scripts cannot read.
-#[derive(Serialize, Deserialize, Clone, PartialEq, Eq, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct SessionRequest {
-    /// A passport for this console, as `ron token --audience svc-admin` prints it.
-    pub token: String,
-}
-
-impl std::fmt::Debug for SessionRequest {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("SessionRequest")
-    }
 }
 
 /// `POST /api/nodes/{id}/reload` and `/shutdown`.

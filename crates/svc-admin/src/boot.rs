@@ -22,10 +22,11 @@ use crate::fleet::{DuePoll, Event, Fleet};
 use crate::gate::Gate;
 use crate::logs::LogWatch;
 use crate::metrics;
+use crate::sessions::Sessions;
 use crate::settings::{AuthMode, Settings, TABLE};
 use crate::topology::{
     ACTIONS, ACTIONS_QUEUE, AUDIT, DISCOVERY, EPOCHS, LOG_HEADS, POLLS, SAMPLERS, SCHEDULER,
-    TOPOLOGY, VIEW,
+    SESSIONS, TOPOLOGY, VIEW,
 };
 use crate::view::{Builder, empty_board};
 
@@ -68,7 +69,12 @@ impl Service for SvcAdmin {
         let audit = Arc::new(audit);
         let shared = Arc::new(Snapshot::new(settings));
         chassis.ready.declare(&["discovery"]);
-        let gate = Arc::new(Gate::new(auth, shared.clone()));
+        let sessions = Sessions::new(
+            shared.clone(),
+            chassis.clock.clone(),
+            chassis.random.clone(),
+        );
+        let gate = Arc::new(Gate::new(auth, sessions, shared.clone()));
         chassis.authorizer = gate.clone();
         let client = client(&chassis, &shared);
         let sampling = shared.load().sampling;
@@ -99,6 +105,10 @@ impl Service for SvcAdmin {
         chassis
             .sup
             .spawn(row(&ACTIONS), move |ctx| runner.run(&work, ctx));
+        let ending = console.gate.clone();
+        chassis
+            .sup
+            .spawn(row(&SESSIONS), move |ctx| ending.end_sessions(ctx));
         spawn_audit(&chassis, &audit, lines);
         spawn_sampling(&chassis, &console, samplers, events);
         spawn_watchers(&chassis, &console, client, seen);

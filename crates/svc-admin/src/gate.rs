@@ -1,6 +1,6 @@
 //! Authorisation: the console's own rules in front of the passport checks that every service has.
 //!
-//! In mode `passport` a browser sends its token in a cookie that scripts cannot read; in mode
+//! In mode `passport` a browser has a session, whose id is in a cookie that scripts cannot read; in mode
 //! `ingress` a listed proxy names the user; in mode `none` the loopback bind is the gate and no
 //! caller may act. The health port's actions require passports or service tokens in every mode.
 //!
@@ -9,15 +9,26 @@
 
 use std::sync::Arc;
 
-use ron_auth::RonAuthorizer;
-use ron_http::{Authorizer, Headers, Need, Peer, Principal, PrincipalKind, Request, RequestHead};
-use ron_kernel::Snapshot;
+use std::time::Duration;
+
+use ron_auth::{AuthReject, HeldPassport, RonAuthorizer};
+use ron_http::{
+    Authorizer, Headers, Need, Peer, Principal, PrincipalKind, Request, RequestHead, Transport,
+};
+use ron_kernel::{Deadline, Snapshot, ThreadCtx};
 use ron_proto::{Problem, scope};
 
+use crate::sessions::Sessions;
 use crate::settings::{AuthMode, Ingress, Settings};
 
-/// The cookie that holds a pasted passport.
+/// The cookie that holds the id of a session, where the console is reached without TLS.
 pub const COOKIE: &str = "ron_admin";
+/// The same over TLS: browsers take a cookie of this name only over TLS, from the host itself.
+pub const HOST_COOKIE: &str = "__Host-ron_admin";
+/// The header by which the page says that nobody uses it.
+const IDLE_HEADER: &str = "x-ron-idle";
+/// How often sessions are checked for their end.
+const SWEEP: Duration = Duration::from_secs(1);
 /// Maximum length of a name or group list from a proxy, in bytes.
 const INGRESS_BYTES_MAX: usize = 4096;
 
@@ -25,11 +36,13 @@ const INGRESS_BYTES_MAX: usize = 4096;
 #[derive(Debug)]
 pub struct Gate {
     pub passports: Arc<RonAuthorizer>,
+    pub sessions: Sessions,
     settings: Arc<Snapshot<Settings>>,
 }
 
 /// Reasons of refusals beside those of passports, in `auth_failures_total` and in the log.
-const REASONS: [&str; 6] = [
+const REASONS: [&str; 7] = [
+    NO_SESSION,
     NO_IDENTITY,
     OTHER_TENANT,
     "proxy_peer",
@@ -39,14 +52,21 @@ const REASONS: [&str; 6] = [
 ];
 /// The reason for refusing a change by a caller that nothing identifies, in mode `none`.
 pub const NO_IDENTITY: &str = "no_identity";
+/// The reason for refusing a session that has ended.
+const NO_SESSION: &str = "no_session";
 /// The reason for refusing a passport of another tenant than the console's.
 const OTHER_TENANT: &str = "other_tenant";
 
 impl Gate {
-    pub fn new(passports: Arc<RonAuthorizer>, settings: Arc<Snapshot<Settings>>) -> Self {
+    pub fn new(
+        passports: Arc<RonAuthorizer>,
+        sessions: Sessions,
+        settings: Arc<Snapshot<Settings>>,
+    ) -> Self {
         passports.declare_reasons(REASONS);
         Self {
             passports,
+            sessions,
             settings,
         }
     }
@@ -58,7 +78,9 @@ impl Gate {
             AuthMode::Ingress => true,
             // Without a credential there is nothing to check; such a caller is not counted as
             // refused.
-            AuthMode::Passport => cookie(head).is_some() || head.headers.contains("authorization"),
+            AuthMode::Passport => {
+                session_of(head).is_some() || head.headers.contains("authorization")
+            }
         };
         shows && self.decide(head, &Need::Scope(scope::ADMIN_VIEW)).is_ok()
     }
@@ -76,20 +98,88 @@ impl Gate {
                     .refused(refusal.reason, peer, &head.request_id, None);
                 refusal.problem
             }),
-            AuthMode::None | AuthMode::Passport => match cookie(head) {
+            AuthMode::None | AuthMode::Passport => match session_of(head) {
                 // An explicit header wins over the cookie: a program that sends one does not mean a
                 // browser's session.
-                Some(token) if !head.headers.contains("authorization") => {
-                    self.passport(&with_bearer(head, &token), need)
+                Some(id) if !head.headers.contains("authorization") => {
+                    let held = self.session(head, &id)?;
+                    self.resume(&held, head, need)
                 }
                 _ => self.passport(head, need),
             },
         }
     }
 
+    /// The passport of a session that has not ended.
+    fn session(&self, head: &RequestHead, id: &str) -> Result<HeldPassport, Problem> {
+        let is_used = !head.headers.contains(IDLE_HEADER);
+        self.sessions.find(id, is_used).ok_or_else(|| {
+            let peer = Peer::of(head.peer, head.transport);
+            self.passports
+                .refused(NO_SESSION, peer, &head.request_id, None);
+            Problem::unauthorized("the session has ended; sign in again")
+        })
+    }
+
+    /// Judges a request by the passport of its session.
+    pub fn resume(
+        &self,
+        held: &HeldPassport,
+        head: &RequestHead,
+        need: &Need,
+    ) -> Result<Principal, Problem> {
+        let caller = self.passports.resume(held, head, need)?;
+        self.own(caller, head)
+    }
+
+    /// Ends sessions until the drain.
+    pub fn end_sessions(&self, ctx: &ThreadCtx) {
+        while !ctx.shutdown.wait(Deadline::within(SWEEP)) {
+            self.sessions.sweep(|held| {
+                // Without the feed nothing is known, and the requests of the session are refused meanwhile.
+                !matches!(
+                    self.passports.still_holds(held),
+                    Ok(()) | Err(AuthReject::NoKeys | AuthReject::NoIssuer)
+                )
+            });
+        }
+    }
+
+    /// 403 unless the passport of the caller was issued a short time ago: who acts on a node has just signed in. Proxies and
+    /// services have no passports.
+    pub fn acts_now(&self, head: &RequestHead, now_s: u64) -> Result<(), Problem> {
+        let settings = self.settings.load();
+        if settings.auth == AuthMode::Ingress {
+            return Ok(());
+        }
+        let sent = head.header("authorization");
+        let sent = sent.and_then(|header| header.split_once(' '));
+        let issued = match (sent, session_of(head)) {
+            (Some((_, token)), _) if token.trim().starts_with("ron_") => return Ok(()),
+            (Some((_, token)), _) => self.passports.issued_s(token.trim()).ok(),
+            (None, Some(id)) => self.sessions.find(&id, true).map(|held| held.issued_s()),
+            (None, None) => None,
+        };
+        if issued.is_some_and(|issued| {
+            now_s.saturating_sub(issued) <= settings.session.action_age.as_secs()
+        }) {
+            return Ok(());
+        }
+        Err(Problem::new(
+            403,
+            "sign_in_again",
+            "Signed in too long ago",
+            "an action needs a passport that was issued within session.action_age (15 minutes); sign in again, as with `ron console`",
+        ))
+    }
+
     /// A passport of the console's own tenant, or a service token.
     fn passport(&self, head: &RequestHead, need: &Need) -> Result<Principal, Problem> {
         let caller = self.passports.authorize(head, need)?;
+        self.own(caller, head)
+    }
+
+    fn own(&self, caller: Principal, head: &RequestHead) -> Result<Principal, Problem> {
         let own = caller.tenant == self.settings.load().tenant;
         if own || caller.kind == PrincipalKind::Service {
             return Ok(caller);
@@ -113,19 +203,24 @@ impl Authorizer for Gate {
     }
 }
 
-/// The passport in the console's cookie.
-fn cookie(head: &RequestHead) -> Option<String> {
+/// The id in the console's cookie. Over TLS only the name counts that no other host can set.
+pub fn session_of(head: &RequestHead) -> Option<String> {
     if head.headers.count("cookie") != 1 {
         return None;
     }
-    let mut found = head.header("cookie")?.split(';').filter_map(|pair| {
+    let cookies = head.header("cookie")?;
+    let only_host = head.transport == Transport::Tls;
+    cookie(cookies, HOST_COOKIE).or_else(|| cookie(cookies, COOKIE).filter(|_| !only_host))
+}
+
+fn cookie(cookies: &str, wanted: &str) -> Option<String> {
+    let mut found = cookies.split(';').filter_map(|pair| {
         let (name, value) = pair.trim().split_once('=')?;
-        (name == COOKIE && !value.is_empty()).then(|| value.to_owned())
+        (name == wanted && !value.is_empty()).then(|| value.to_owned())
     });
     // With two cookies of the same name it would be unclear which one counts, so neither does.
-    let token = found.next()?;
-    // Service tokens are not accepted from browsers.
-    (found.next().is_none() && !token.starts_with("ron_")).then_some(token)
+    let id = found.next()?;
+    found.next().is_none().then_some(id)
 }
 
 /// The head of a request that a handler holds.
@@ -139,7 +234,7 @@ pub fn head_of(request: &Request) -> RequestHead {
         transport: request.transport,
         request_id: request.request_id.clone(),
         traceparent: request.traceparent.clone(),
-        // A session rests on its token alone.
+        // A session rests on its passport alone, which is not bound to a certificate.
         client_cert: None,
     }
 }
@@ -229,7 +324,7 @@ fn scopes_of(groups: &[&str], rules: &Ingress) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ron_http::{Method, Transport};
+    use ron_http::Method;
 
     fn head(peer: &str, pairs: &[(&str, &str)]) -> RequestHead {
         RequestHead {
@@ -302,18 +397,23 @@ mod tests {
     #[test]
     fn the_cookie_is_read_and_nothing_else() {
         let check = |text: &str, want: Option<&str>| {
-            assert_eq!(
-                cookie(&head("1.1.1.1", &[("cookie", text)])).as_deref(),
-                want,
-                "{text}"
-            );
+            let head = head("1.1.1.1", &[("cookie", text)]);
+            assert_eq!(session_of(&head).as_deref(), want, "{text}");
+            // Over TLS a plain name may be another host's.
+            let tls = RequestHead {
+                transport: Transport::Tls,
+                ..head
+            };
+            let want = want.filter(|_| text.contains(HOST_COOKIE));
+            assert_eq!(session_of(&tls).as_deref(), want, "{text} over TLS");
         };
-        check("ron_admin=a.b.c", Some("a.b.c"));
-        check("x=1; ron_admin=a.b.c ; y=2", Some("a.b.c"));
-        check("xron_admin=a.b.c", None);
+        check("ron_admin=abc", Some("abc"));
+        check("x=1; ron_admin=abc ; y=2", Some("abc"));
+        check("__Host-ron_admin=abc", Some("abc"));
+        check("ron_admin=x; __Host-ron_admin=abc", Some("abc"));
+        check("xron_admin=abc", None);
         check("ron_admin=", None);
         check("ron_admin=a; ron_admin=b", None);
-        check("ron_admin=ron_op_secret", None);
         let bearing = with_bearer(&head("1.1.1.1", &[("authorization", "Bearer x")]), "y");
         assert_eq!(bearing.bearer(), Some("y"));
     }

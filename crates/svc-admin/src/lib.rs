@@ -37,6 +37,7 @@ mod node;
 pub mod promtext;
 mod rings;
 mod sampler;
+mod sessions;
 pub mod settings;
 mod state;
 mod topology;

@@ -97,6 +97,12 @@ ron_service::settings! {
         "auth.mode" => auth_mode: AuthMode = "none", restart(Trust);
         /// Tenant whose passports may use the console; it shows and operates the whole fleet.
         "auth.tenant" => auth_tenant: Tenant = "default", restart(Trust);
+        /// How long a session of a browser lasts that nobody uses; an open page alone does not use it.
+        "session.idle" => session_idle: Duration = "30m", range("1s", "12h"), reloadable;
+        /// Maximum duration of a session of a browser.
+        "session.longest" => session_longest: Duration = "12h", range("1s", "12h"), reloadable;
+        /// Maximum age of the passport by which a caller reloads or shuts down a node.
+        "session.action_age" => session_action_age: Duration = "15m", range("1s", "15m"), reloadable;
         /// Address blocks, as in 10.0.0.0/8, of the proxies whose headers are trusted.
         "ingress.proxies" => ingress_proxies: Vec<IpBlock>, reloadable;
         /// Header with the user's name.
@@ -183,6 +189,15 @@ impl Actions {
     }
 }
 
+/// How long sessions of browsers last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionLimits {
+    pub idle: Duration,
+    pub longest: Duration,
+    /// For actions, of the passport.
+    pub action_age: Duration,
+}
+
 /// How nodes are polled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sampling {
@@ -219,6 +234,7 @@ pub struct Settings {
     pub tenant: Tenant,
     pub ingress: Ingress,
     pub actions: Actions,
+    pub session: SessionLimits,
     /// Lower case, without ports.
     pub allowed_hosts: Vec<String>,
     pub theme: Theme,
@@ -270,6 +286,11 @@ impl ServiceSettings for Settings {
             tenant: keys.auth_tenant.clone(),
             ingress: ingress(&keys),
             actions,
+            session: SessionLimits {
+                idle: keys.session_idle,
+                longest: keys.session_longest,
+                action_age: keys.session_action_age,
+            },
             allowed_hosts,
             theme: keys.theme,
             language: keys.language,

@@ -2,6 +2,8 @@
 
 use ron_kernel::{Count, LockSpec, Overflow, QueueSpec, Stage, ThreadSpec, Topology};
 
+use crate::sessions::SESSIONS_LOCK;
+
 pub const SCHEDULER: ThreadSpec = ThreadSpec {
     name: "adm-sched",
     count: Count::One,
@@ -58,6 +60,14 @@ pub const ACTIONS: ThreadSpec = ThreadSpec {
     stage: Stage::Work,
     critical: false,
     job: "has nodes reload or shut down, one at a time, each between two lines of the audit",
+};
+
+pub const SESSIONS: ThreadSpec = ThreadSpec {
+    name: "adm-sess",
+    count: Count::One,
+    stage: Stage::Background,
+    critical: false,
+    job: "ends sessions of browsers that were idle, lasted too long, or whose passports are revoked",
 };
 
 pub const AUDIT: ThreadSpec = ThreadSpec {
@@ -120,9 +130,9 @@ pub const NODE_LOCK: LockSpec = LockSpec {
 pub static TOPOLOGY: Topology = ron_service::topology! {
     service: "svc-admin",
     prefix: "adm",
-    threads: [SCHEDULER, SAMPLERS, VIEW, LOG_HEADS, EPOCHS, DISCOVERY, ACTIONS, AUDIT],
+    threads: [SCHEDULER, SAMPLERS, VIEW, LOG_HEADS, EPOCHS, DISCOVERY, ACTIONS, SESSIONS, AUDIT],
     queues: [METRICS_CMD_ROW, POLLS_ROW, ACTIONS_ROW, AUDIT_ROW],
-    locks: [NODE_LOCK],
+    locks: [NODE_LOCK, SESSIONS_LOCK],
 };
 
 /// The lock's row in the form that the locks need.

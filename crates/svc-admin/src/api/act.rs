@@ -11,7 +11,7 @@ use crate::actions::{Action, Job};
 use crate::audit::{line, with_result};
 use crate::caller::Caller;
 use crate::fleet::Event;
-use crate::gate::NO_IDENTITY;
+use crate::gate::{NO_IDENTITY, head_of};
 use crate::settings::{Actions, AuthMode};
 
 /// `POST /api/nodes/{id}/reload` and `/shutdown`: refused here, or passed to the runner, which
@@ -98,6 +98,8 @@ fn gates(
     if !request.principal.has_scope(needed) {
         return Err(Problem::forbidden(format!("this needs the scope {needed}")));
     }
+    let now_s = console.fleet.clock.unix_ms() / 1000;
+    console.gate.acts_now(&head_of(request), now_s)?;
     if node.spec.credential.is_none() {
         let why = format!("credential_file is not set for {id}");
         return Err(Problem::new(

@@ -13,7 +13,8 @@ use ron_http::{ApiInfo, Method, Need, Request, Response, Route, Router};
 use ron_kernel::{Sender, Snapshot};
 use ron_proto::admin::{
     ActionAnswer, ActionRequest, AuditList, EpochList, FacetList, LogHeads, Me, MetricsSummary,
-    NodeList, NodeStatus, Overview, QueryAnswer, RefreshAnswer, SessionRequest, UiConfig,
+    NodeList, NodeStatus, Overview, QueryAnswer, RefreshAnswer, SessionCode, SessionRequest,
+    UiConfig,
 };
 use ron_proto::{Problem, Timestamp, scope};
 
@@ -166,7 +167,7 @@ fn node_routes(console: &Arc<Console>) -> [Route; 4] {
 }
 
 /// The routes that are not reads.
-fn change_routes(console: &Arc<Console>) -> [Route; 5] {
+fn change_routes(console: &Arc<Console>) -> [Route; 6] {
     let change = |method, pattern, need, serve: Serve| {
         let console = console.clone();
         let handler =
@@ -192,14 +193,23 @@ fn change_routes(console: &Arc<Console>) -> [Route; 5] {
     };
     [
         change(Method::POST, "/api/session", Need::Public, session::open)
-            .summary("Exchange a passport for a cookie")
+            .summary("Open a session with a passport or a code")
             .body::<SessionRequest>()
             .returns::<Me>(200)
             .errors(&[400, 401, 403, 409, 503]),
         change(Method::DELETE, "/api/session", Need::Public, session::close)
-            .summary("Forget the cookie")
+            .summary("End the session")
             .returns_nothing(204)
             .errors(&[403]),
+        change(
+            Method::POST,
+            "/api/session/code",
+            viewer(console),
+            session::code,
+        )
+        .summary("A code that opens one session of the caller's passport")
+        .returns::<SessionCode>(200)
+        .errors(&[403, 409, 429]),
         change(
             Method::POST,
             "/api/nodes/{id}/refresh",

@@ -1,57 +1,53 @@
-//! The session: a pasted passport becomes a cookie that scripts cannot read. The console keeps no
-//! session state: the cookie is the passport, checked again with each request, and useless once the
-//! passport has expired or was revoked.
+//! The session: a passport, or a code that a command got with one, becomes a cookie that scripts cannot read. The cookie
+//! is a random id; the passport stays here.
 
-use ron_http::{Authorizer as _, Need, Request, Response};
-use ron_proto::admin::SessionRequest;
-use ron_proto::{Problem, b64, scope};
-use serde_json::Value;
+use ron_auth::{AuthReject, HeldPassport};
+use ron_http::{Authorizer as _, Need, Request, Response, Transport};
+use ron_proto::admin::{SessionCode, SessionRequest};
+use ron_proto::{Problem, scope};
 use zeroize::Zeroizing;
 
 use super::{Console, guard, views};
 use crate::audit::line;
 use crate::caller::Caller;
-use crate::gate::{COOKIE, head_of, with_bearer};
+use crate::gate::{COOKIE, HOST_COOKIE, head_of, session_of, with_bearer};
+use crate::sessions::CODE_LIFE;
 use crate::settings::AuthMode;
 
-/// Browsers drop larger cookies; the limit leaves room for the name and the attributes.
-const TOKEN_BYTES_MAX: usize = 3_900;
+const VIEW: Need = Need::Scope(scope::ADMIN_VIEW);
 
 /// `POST /api/session`.
 pub fn open(console: &Console, request: &Request) -> Result<Response, Problem> {
     guard::own_origin(console, request)?;
-    if console.settings.load().auth != AuthMode::Passport {
-        let why = "sessions exist only where auth.mode is passport";
-        return Err(Problem::conflict(why));
-    }
-    let token = Zeroizing::new(request.json::<SessionRequest>()?.token);
-    let token = token.trim();
-    let plain = token
-        .bytes()
-        .all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
-    if token.is_empty() || !plain || token.starts_with("ron_") {
-        return Err(Problem::bad_request(
-            "token is not a passport; see: ron token --audience svc-admin",
-        ));
-    }
-    if token.len() > TOKEN_BYTES_MAX {
-        return Err(Problem::bad_request(
-            "this passport is too long for a cookie; ask for fewer scopes or caveats",
-        ));
-    }
-    let head = with_bearer(&head_of(request), token);
-    let judged = console
-        .gate
-        .authorize(&head, &Need::Scope(scope::ADMIN_VIEW));
-    let me = views::whoami(console, &judged?);
+    by_passport(console)?;
+    let held = match request.json::<SessionRequest>()? {
+        SessionRequest {
+            token: Some(token),
+            code: None,
+        } => pasted(console, request, &Zeroizing::new(token))?,
+        SessionRequest {
+            token: None,
+            code: Some(code),
+        } => {
+            let code = Zeroizing::new(code);
+            let held = console.gate.sessions.redeem(&code);
+            held.ok_or_else(|| {
+                Problem::unauthorized(
+                    "the code was used, or is older than a minute; run `ron console` again",
+                )
+            })?
+        }
+        _ => return Err(Problem::bad_request("send either token or code")),
+    };
+    let caller = console.gate.resume(&held, &head_of(request), &VIEW)?;
+    let me = views::whoami(console, &caller);
     let mut caller = Caller::of(request, AuthMode::Passport);
     caller.subject.clone_from(&me.subject);
     caller.roles.clone_from(&me.roles);
     console.audit.note(line("session", None, &caller));
-    // Without a path attribute the cookie applies to /api of the page's own location, also below a
-    // sub-path.
-    let life = seconds_left(token, console.fleet.clock.unix_ms() / 1000);
-    let cookie = format!("{COOKIE}={token}; HttpOnly; Secure; SameSite=Strict; Max-Age={life}");
+    let id = console.gate.sessions.open(held);
+    let life = console.settings.load().session.longest.as_secs();
+    let cookie = cookie(request, &id, life);
     Ok(Response::json(200, &me)
         .header("set-cookie", cookie)
         .cache("no-store"))
@@ -60,23 +56,78 @@ pub fn open(console: &Console, request: &Request) -> Result<Response, Problem> {
 /// `DELETE /api/session`.
 pub fn close(console: &Console, request: &Request) -> Result<Response, Problem> {
     guard::own_origin(console, request)?;
-    let gone = format!("{COOKIE}=; HttpOnly; Secure; SameSite=Strict; Max-Age=0");
+    if let Some(id) = session_of(&head_of(request)) {
+        console.gate.sessions.close(&id);
+    }
     Ok(Response::empty(204)
-        .header("set-cookie", gone)
+        .header("set-cookie", cookie(request, "", 0))
         .cache("no-store"))
 }
 
-/// Seconds until a passport that was checked before expires.
-fn seconds_left(token: &str, now_s: u64) -> u64 {
-    let claims = token
-        .split('.')
-        .nth(1)
-        .and_then(|part| b64::from_url(part).ok());
-    let claims: Value = claims
-        .and_then(|bytes| serde_json::from_slice(&bytes).ok())
-        .unwrap_or(Value::Null);
-    claims["exp"]
-        .as_u64()
-        .unwrap_or(now_s)
-        .saturating_sub(now_s)
+/// `POST /api/session/code`: for a command that has a passport and wants a browser to be signed in.
+pub fn code(console: &Console, request: &Request) -> Result<Response, Problem> {
+    guard::own_origin(console, request)?;
+    by_passport(console)?;
+    // Not from a session: it could be handed on for ever.
+    let head = head_of(request);
+    let Some(token) = head.bearer() else {
+        return Err(Problem::unauthorized(
+            "send the passport as Authorization: Bearer",
+        ));
+    };
+    let held = console.gate.passports.hold(token);
+    let held = held.map_err(AuthReject::problem)?;
+    Ok(Response::json(
+        200,
+        &SessionCode {
+            as_of: views::now(console),
+            code: console.gate.sessions.code(held)?,
+            expires_seconds: CODE_LIFE.as_secs(),
+        },
+    )
+    .cache("no-store"))
+}
+
+fn by_passport(console: &Console) -> Result<(), Problem> {
+    if console.settings.load().auth == AuthMode::Passport {
+        return Ok(());
+    }
+    let why = "sessions exist only where auth.mode is passport";
+    Err(Problem::conflict(why))
+}
+
+/// A passport from the page's form.
+fn pasted(console: &Console, request: &Request, token: &str) -> Result<HeldPassport, Problem> {
+    let token = token.trim();
+    let plain = token
+        .bytes()
+        .all(|b| b.is_ascii_alphanumeric() || b"-_.~".contains(&b));
+    if token.is_empty() || !plain || token.starts_with("ron_") {
+        return Err(Problem::bad_request(
+            "token is not a passport; see: ron token --audience svc-admin",
+        ));
+    }
+    // Judged as a credential first, so that a wrong one is counted and logged as any other.
+    let head = with_bearer(&head_of(request), token);
+    console.gate.authorize(&head, &VIEW)?;
+    let held = console.gate.passports.hold(token);
+    held.map_err(AuthReject::problem)
+}
+
+/// The cookie. Over TLS its name has the prefix by which a browser takes it from this host alone, for all its paths.
+/// Without TLS browsers refuse that name; then the cookie applies to /api of the page's own location, also below a
+/// sub-path.
+fn cookie(request: &Request, id: &str, life: u64) -> String {
+    if is_https(request) {
+        format!("{HOST_COOKIE}={id}; Path=/; HttpOnly; Secure; SameSite=Strict; Max-Age={life}")
+    } else {
+        format!("{COOKIE}={id}; HttpOnly; SameSite=Strict; Max-Age={life}")
+    }
+}
+
+/// Whether the browser reaches the console over TLS, which may end at a proxy: then the page's origin says so. A caller
+/// that lies gets a cookie that does not work.
+fn is_https(request: &Request) -> bool {
+    let origin = request.header("origin").unwrap_or_default();
+    request.transport == Transport::Tls || origin.starts_with("https://")
 }

@@ -89,10 +89,16 @@ export class HttpError extends Error {
 
 export interface Fetched<T> { data: T; etag: string; serverMs: number | null }
 
+/** After this time without input the page says that nobody uses it, so that polling alone keeps no session open. */
+const UNUSED_MS = 60_000;
+let inputAt = Date.now();
+for (const kind of ["pointerdown", "keydown", "wheel", "touchstart"]) addEventListener(kind, () => { inputAt = Date.now(); }, { passive: true, capture: true });
+
 /** Reads `path`; resolves to null when the server says that what we hold (`etag`) is current. */
 export async function get<T>(path: string, etag = "", signal?: AbortSignal): Promise<Fetched<T> | null> {
   const headers: Record<string, string> = { accept: "application/json" };
   if (etag) headers["if-none-match"] = etag;
+  if (Date.now() - inputAt > UNUSED_MS) headers["x-ron-idle"] = "1";
   const limit = AbortSignal.timeout(TIMEOUT_MS);
   const reply = await fetch(path, { headers, cache: "no-store", credentials: "same-origin", signal: signal ? AbortSignal.any([signal, limit]) : limit });
   if (reply.status === 304) return null;

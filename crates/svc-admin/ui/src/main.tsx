@@ -146,6 +146,14 @@ function Settings(c: Choices) {
   );
 }
 
+/** The code in the address, from `ron console`; it counts once, so it does not stay there. */
+function takeCode(): string {
+  const code = /^#code=([\w-]+)$/.exec(location.hash)?.[1] ?? "";
+  if (code) history.replaceState(null, "", "#/");
+  return code;
+}
+const code = takeCode();
+
 function SignIn({ why, mode, done }: { why: string; mode: string; done: () => void }) {
   const [value, setValue] = useState("");
   const [bad, setBad] = useState("");
@@ -165,6 +173,8 @@ function SignIn({ why, mode, done }: { why: string; mode: string; done: () => vo
     <form class="signin card" onSubmit={enter}>
       <h1>{t("signIn")}</h1>
       <p>{t("signInHint")}</p>
+      <pre><code>ron console</code></pre>
+      <p>{t("signInPaste")}</p>
       <pre><code>ron token --audience svc-admin --scope 'admin:view'</code></pre>
       <label>{t("token")}<input type="password" autoComplete="off" required value={value} onInput={(e) => setValue(e.currentTarget.value)} /></label>
       {bad && <p class="bad" role="alert">{t("signInBad", { why: bad })}</p>}
@@ -173,4 +183,7 @@ function SignIn({ why, mode, done }: { why: string; mode: string; done: () => vo
   );
 }
 
-render(<App />, document.getElementById("app")!);
+const start = () => render(<App />, document.getElementById("app")!);
+// A code that is void leads to the form, as no code does.
+if (code) void send<Me>("POST", "api/session", { code }).then(start, start);
+else start();
