@@ -23,7 +23,7 @@ const DEVICES: &str = "-p ron-custody -p ron-kms --features pkcs11,tpm --lib -- 
 
 /// The unit tests of ron-pg, all of ron-ha (contracts of a log's store and of records, the model of the protocol, services over one database), and
 /// the command that moves a ledger there.
-const HA: &str = "-p ron -p ron-pg -p ron-ha --features ron/postgres,ron-ha/postgres --lib --test database --test keys -- --test-threads 3";
+const HA: &str = "-p ron -p ron-pg -p ron-ha --features ron/postgres,ron-ha/postgres --lib --test database --test keys --test stops -- --test-threads 3";
 /// The same packages as above, or everything would be built again with other features.
 const TAKEOVER: &str = "-p ron -p ron-pg -p ron-ha --features ron/postgres,ron-ha/postgres --test takeover -- --nocapture";
 
@@ -71,7 +71,7 @@ pub const TASKS: &[Task] = &[
     Task {
         name: "ha",
         group: Group::Step("logs and records in PostgreSQL"),
-        shows: "the contract of a log's store on a PostgreSQL primary with a synchronous standby: fencing, claims before reads, commits with a notice, a stopped standby, wrong settings, a failover that loses a provisional tail, ids that are used once; a log and a ledger's books of two nodes in an engine, under faults; the model of their protocol, with mutants; two ledgers that follow and take over, with a witness; the contract of records on SQLite and PostgreSQL; two wallets that answer for each other's open keys; a ledger that goes there and back; two key services with the same keys, as processes that are killed",
+        shows: "the contract of a log's store on a PostgreSQL primary with a synchronous standby: fencing, claims before reads, commits with a notice, a stopped standby, wrong settings, a failover that loses a provisional tail, ids that are used once; a log and a ledger's books of two nodes in an engine, under faults; the model of their protocol, with mutants; two ledgers that follow and take over, with a witness; the contract of records on SQLite and PostgreSQL; two wallets that answer for each other's open keys; a ledger that goes there and back; two key services with the same keys, as processes that are killed; services that stop while their database is silent",
         length: "3 min",
         run: Run::Crate(HA),
         ..REST

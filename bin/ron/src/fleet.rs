@@ -180,8 +180,8 @@ pub struct Fleet {
 
 impl Fleet {
     /// Binds all ports (those of the configuration; above `base_port` if given; 0: free ones), then
-    /// starts all services.
-    pub fn start(layout: &Layout, base_port: Option<u16>) -> Result<Self, Failed> {
+    /// starts all services, which are asked to stop when `stop` fires.
+    pub fn start(layout: &Layout, base_port: Option<u16>, stop: &Shutdown) -> Result<Self, Failed> {
         let (mut ports, mut services) = (Vec::new(), Vec::new());
         let uid = rustix::process::geteuid().as_raw();
         for name in NAMES {
@@ -202,7 +202,7 @@ impl Fleet {
         // services, and a taken port ends the command before anything runs.
         let mut services = Vec::new();
         for (name, ports) in NAMES.iter().zip(ports) {
-            services.push(start_one(layout, name, ports, Some(&endpoints))?);
+            services.push(start_one(layout, name, ports, Some(&endpoints), stop)?);
         }
         Ok(Self {
             services,
@@ -273,7 +273,8 @@ impl Temporary {
     pub fn start(layout: &Layout, name: &'static str) -> Result<Self, String> {
         let config = load(layout, name, &places(layout, name))?;
         let ports = bind(name, &config, Some(0))?;
-        let running = start_one(layout, name, ports, None).map_err(|e| e.why)?;
+        let (_trigger, never) = Shutdown::pair();
+        let running = start_one(layout, name, ports, None, &never).map_err(|e| e.why)?;
         running
             .wait_ready(Deadline::within(READY_WITHIN))
             .map_err(|state| {
@@ -325,6 +326,7 @@ fn start_one(
     name: &'static str,
     ports: Ports,
     endpoints: Option<&Endpoints>,
+    stop: &Shutdown,
 ) -> Result<Running, Failed> {
     let _lines = ServiceScope::enter(name);
     let mut flags = places(layout, name);
@@ -337,6 +339,9 @@ fn start_one(
         flags.push(("public_url".to_owned(), urls.join(",")));
     }
     let config = load(layout, name, &flags)?;
+    let (of_service, stopped) = Shutdown::pair();
+    let fired = of_service.clone();
+    stop.on_fire(move || fired.fire());
     let parts = Parts {
         clock: GuardedClock::shared(config.chassis().clock_gap_max),
         random: OsRandom::shared(),
@@ -348,6 +353,7 @@ fn start_one(
         api: ports.api,
         health: ports.health,
         instance: name.to_owned(),
+        stop: (of_service, stopped),
     };
     (service(name)?.start)(config, parts).map_err(|e| Failed {
         why: format!("{name}: {e}"),

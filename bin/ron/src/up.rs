@@ -57,7 +57,7 @@ fn until_stopped(args: &UpArgs) -> Result<u8, Failed> {
     let signals = Signals::install().map_err(|e| format!("signals cannot be handled: {e}"))?;
     let layout = Layout::new(args.data_dir.as_deref())?;
     let made = init::ensure(&layout, args.base_port, None)?;
-    let fleet = Fleet::start(&layout, args.base_port)?;
+    let fleet = Fleet::start(&layout, args.base_port, &signals.terminated())?;
     let sound = fleet
         .wait_ready()
         .and_then(|ready| verifiers::confirm(&layout).map(|()| ready));

@@ -7,6 +7,7 @@ use crossbeam_channel::{Receiver, Sender, bounded, select};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::deadline::Deadline;
+use crate::shutdown::{Shutdown, ShutdownTrigger};
 
 /// A request of the operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,23 +28,32 @@ pub struct Signals;
 pub struct SignalEvents {
     terminate: Receiver<()>,
     reload: Receiver<()>,
+    terminated: Shutdown,
 }
 
 /// The end that the handler thread holds.
 struct Raised {
     terminate: Sender<()>,
     reload: Sender<()>,
+    terminated: ShutdownTrigger,
 }
 
 impl Raised {
     fn pair() -> (Self, SignalEvents) {
         let (terminate, terminations) = bounded(1);
         let (reload, reloads) = bounded(1);
+        let (trigger, terminated) = Shutdown::pair();
         let events = SignalEvents {
             terminate: terminations,
             reload: reloads,
+            terminated,
         };
-        (Self { terminate, reload }, events)
+        let raised = Self {
+            terminate,
+            reload,
+            terminated: trigger,
+        };
+        (raised, events)
     }
 
     fn raise(&self, signal: Signal) {
@@ -53,6 +63,9 @@ impl Raised {
         };
         // When it is full, the same event waits already; when it is closed, the process ends.
         let _ = to.try_send(());
+        if signal == Signal::Terminate {
+            self.terminated.fire();
+        }
     }
 }
 
@@ -88,6 +101,11 @@ impl Signals {
 }
 
 impl SignalEvents {
+    /// Fires with the first [`Signal::Terminate`]: for what runs before the events are received.
+    pub fn terminated(&self) -> Shutdown {
+        self.terminated.clone()
+    }
+
     /// The next signal, or none before the deadline. A termination comes before a reload.
     pub fn recv(&self, deadline: Deadline) -> Option<Signal> {
         if self.terminate.try_recv().is_ok() {
@@ -113,7 +131,9 @@ mod tests {
         for _ in 0..20 {
             raised.raise(Signal::Reload);
         }
+        assert!(!events.terminated().is_set());
         raised.raise(Signal::Terminate);
+        assert!(events.terminated().is_set());
         let next = || events.recv(Deadline::within(Duration::from_millis(5)));
         assert_eq!(next(), Some(Signal::Terminate));
         assert_eq!(next(), Some(Signal::Reload), "twenty reloads are one");

@@ -143,12 +143,13 @@ fn shared(chassis: &Chassis, settings: &Settings) -> Result<Option<SharedParts>,
         upkeep,
         ..
     } = log_engine::keyless_sessions(chassis, &spec)?;
-    let records = records.open(MIGRATIONS, &chassis.peers.net, &*chassis.random);
+    let records = records.open(MIGRATIONS, &chassis.engine_access, &*chassis.random);
     Ok(Some(SharedParts {
         records: Some(records.map_err(StartError::failed)?),
         sessions: Some([batches, checkpoints]),
         upkeep,
         within: keys.log_commit_within,
+        stop: chassis.engine_access.stop.clone(),
         node: LogNode::new(&chassis.registry, origin),
     }))
 }

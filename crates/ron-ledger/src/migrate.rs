@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ron_files::{Dir, SharedDisk};
-use ron_kernel::{Deadline, OsNet, Random, SharedNet, Shutdown};
+use ron_kernel::{Deadline, OsNet, Random, Shutdown};
 use ron_service::log_host::note_key;
-use ron_service::records::{Engine, LogClaim};
+use ron_service::records::{Engine, EngineAccess, LogClaim};
 use ron_service::{DataDir, StartError};
 pub use ron_tlog::append::Migrated;
 use ron_tlog::append::{Back, Fill, MigrateError, finish_tombstone, from_copy, is_copy, to_files};
@@ -179,13 +179,12 @@ impl Move<'_> {
     }
 
     fn sessions(&self, engine: &Engine, holder: &str) -> Result<LogSessions, MoveError> {
-        let net: SharedNet = Arc::new(OsNet);
         let claim = LogClaim {
             log: self.vkey.name(),
             holder,
             guard: None,
         };
-        let sessions = engine.log_sessions(&claim, &net);
+        let sessions = engine.log_sessions(&claim, &EngineAccess::unstopped(Arc::new(OsNet)));
         sessions.map_err(|e| MoveError::Refused(e.to_string()))
     }
 

@@ -1,10 +1,11 @@
-//! One session with a server. No call waits in libpq; each ends at its deadline, or when the token
-//! fires.
+//! One session with a server. No call waits in libpq; each ends at its deadline, or when the server is
+//! silent after the token has fired.
 
 use std::ffi::CString;
 use std::io;
 use std::os::fd::AsRawFd as _;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use ron_kernel::net::{SharedPoller, SocketId, Watch};
@@ -71,36 +72,71 @@ impl PgError {
 #[derive(Debug)]
 pub struct Waiter {
     poller: SharedPoller,
-    shutdown: Shutdown,
+    /// When calls end that were under way as the token fired; empty before that.
+    cut: Arc<OnceLock<Deadline>>,
+    grace: Duration,
+    /// A call was cut: a drain has no time to wait for the same server again.
+    is_silent: AtomicBool,
+}
+
+/// When a call ends.
+#[derive(Clone, Copy)]
+struct CallEnd {
+    deadline: Deadline,
+    /// Not before this moment because of the token.
+    least: Deadline,
 }
 
 impl Waiter {
-    /// Waits end when `shutdown` fires.
-    pub fn new(net: &dyn Net, shutdown: &Shutdown) -> io::Result<Arc<Self>> {
+    /// Once `shutdown` has fired, no call waits longer than `grace` for its answer, and none waits any more after one has
+    /// waited in vain.
+    pub fn new(net: &dyn Net, shutdown: &Shutdown, grace: Duration) -> io::Result<Arc<Self>> {
         let poller = net.poller()?;
-        let woken = Arc::clone(&poller);
-        shutdown.on_fire(move || woken.wake());
-        let shutdown = shutdown.clone();
-        Ok(Arc::new(Self { poller, shutdown }))
+        let cut = Arc::new(OnceLock::new());
+        let (woken, fired) = (Arc::clone(&poller), Arc::clone(&cut));
+        shutdown.on_fire(move || {
+            fired.get_or_init(|| Deadline::within(grace));
+            woken.wake();
+        });
+        let is_silent = AtomicBool::new(false);
+        Ok(Arc::new(Self {
+            poller,
+            cut,
+            grace,
+            is_silent,
+        }))
+    }
+
+    /// Of a call that begins now.
+    fn end_of_call(&self, deadline: Deadline) -> CallEnd {
+        let least = Deadline::within(self.grace);
+        CallEnd { deadline, least }
+    }
+
+    /// How long a call may still wait; an error when it has to end.
+    fn remaining(&self, end: CallEnd) -> Result<Duration, PgError> {
+        let cut = self.cut.get().map(|cut| end.least.max(*cut));
+        if let Some(cut) = cut
+            && (cut.expired() || self.is_silent.load(Ordering::Relaxed))
+        {
+            self.is_silent.store(true, Ordering::Relaxed);
+            return Err(PgError::Stopping);
+        }
+        if end.deadline.expired() {
+            return Err(PgError::TimedOut);
+        }
+        let by = cut.map_or(end.deadline, |cut| cut.earlier(end.deadline));
+        Ok(by.remaining())
     }
 
     /// Waits until the socket of `conn` is ready, or may be.
-    fn wait(&self, conn: &Conn, write: bool, deadline: Deadline) -> Result<(), PgError> {
-        self.wait_for_any(&[(conn, write)], deadline).map(|_| ())
+    fn wait(&self, conn: &Conn, write: bool, end: CallEnd) -> Result<(), PgError> {
+        self.wait_for_any(&[(conn, write)], end).map(|_| ())
     }
 
     /// Waits until a socket of these connections is ready, or may be; the places of those that are.
-    fn wait_for_any(
-        &self,
-        conns: &[(&Conn, bool)],
-        deadline: Deadline,
-    ) -> Result<Vec<usize>, PgError> {
-        if self.shutdown.is_set() {
-            return Err(PgError::Stopping);
-        }
-        if deadline.expired() {
-            return Err(PgError::TimedOut);
-        }
+    fn wait_for_any(&self, conns: &[(&Conn, bool)], end: CallEnd) -> Result<Vec<usize>, PgError> {
+        let remaining = self.remaining(end)?;
         let mut tokens = Vec::with_capacity(conns.len());
         for (conn, write) in conns {
             let socket = conn
@@ -126,8 +162,7 @@ impl Waiter {
             Duration::MAX
         };
         let mut events = Vec::with_capacity(conns.len().max(4));
-        self.poller
-            .wait(&mut events, deadline.remaining().min(limit));
+        self.poller.wait(&mut events, remaining.min(limit));
         let reported = |at: usize| events.iter().any(|event| event.token == tokens[at]);
         Ok((0..conns.len())
             .filter(|at| reported(*at) || tls(*at))
@@ -311,6 +346,7 @@ impl Connection {
         waiter: &Arc<Waiter>,
         deadline: Deadline,
     ) -> Result<Self, PgError> {
+        let end = waiter.end_of_call(deadline);
         let each = each_host(conninfo).unwrap_or_else(|| vec![conninfo.to_owned()]);
         let mut failures = Vec::new();
         let mut attempts = Vec::new();
@@ -334,7 +370,7 @@ impl Connection {
                 .iter()
                 .map(|(conn, progress)| (conn, *progress == Progress::Write))
                 .collect();
-            let ready = waiter.wait_for_any(&waits, deadline);
+            let ready = waiter.wait_for_any(&waits, end);
             let ready = ready.map_err(|error| match error {
                 PgError::Stopping => error,
                 error => {
@@ -409,12 +445,13 @@ impl Connection {
     /// Waits for the answer to the query that was sent. After [`PgError::TimedOut`] it may be
     /// called again; after any other error the query is over.
     pub fn finish(&mut self, deadline: Deadline) -> Result<Rows, PgError> {
+        let end = self.waiter.end_of_call(deadline);
         while self.receive()? {
             let flushed = self.conn.flush();
             let Some(sent) = flushed else {
                 return Err(self.lost());
             };
-            self.waiter.wait(&self.conn, !sent, deadline)?;
+            self.waiter.wait(&self.conn, !sent, end)?;
             if !self.conn.consume() {
                 return Err(self.lost());
             }

@@ -73,11 +73,16 @@ pub fn start<S: Service>(config: Config, parts: Parts) -> Result<Running, StartE
     chassis.authorize_with(auth.clone());
     // First, so that the hooks of the service see settings that have been accepted.
     chassis.on_reload(|_: S::Settings| Ok(()));
-    S::start(Boot {
+    let started = S::start(Boot {
         settings,
         chassis,
         auth,
         data_dir,
+    });
+    started.map_err(|error| match error {
+        // What the start was waiting for is no fault of a service that is to stop.
+        StartError::Failed(why) if parts.stop.1.is_set() => StartError::Stopped(why),
+        error => error,
     })
 }
 

@@ -17,6 +17,8 @@ pub enum StartError {
         hint: String,
     },
     Failed(String),
+    /// A stop was requested before the service had started; why it had not.
+    Stopped(String),
 }
 
 impl StartError {
@@ -43,6 +45,7 @@ impl StartError {
         match self {
             Self::Config(_) | Self::Io { .. } => exit::CONFIG,
             Self::Failed(_) => exit::FATAL,
+            Self::Stopped(_) => exit::OK,
         }
     }
 }
@@ -61,6 +64,7 @@ impl fmt::Display for StartError {
             }
             Self::Io { what, hint } => write!(f, "{what} ({hint})"),
             Self::Failed(why) => f.write_str(why),
+            Self::Stopped(why) => write!(f, "stopped before it had started: {why}"),
         }
     }
 }

@@ -77,8 +77,8 @@ pub fn keyless_sessions(
         holder: &holder,
         guard: spec.guard,
     };
-    let (engines, net) = (&chassis.engines, &chassis.peers.net);
-    let sessions = engines.log_sessions(spec.engine, &claim, net);
+    let engines = &chassis.engines;
+    let sessions = engines.log_sessions(spec.engine, &claim, &chassis.engine_access);
     sessions.map_err(|error| match error.kind() {
         ErrorKind::Unsupported => {
             let why = error.to_string();

@@ -65,6 +65,8 @@ pub fn run_process<S: Service>(
     let signals = Signals::install()
         .map_err(|e| StartError::failed(format!("signals cannot be handled: {e}")))?;
     let parts = Parts::bind_beside(&config, inherited?)?;
+    let stop = parts.stop.0.clone();
+    signals.terminated().on_fire(move || stop.fire());
     let running = start::<S>(config, parts)?;
     started(&running);
     Ok(run_until_stopped(running, &signals, &level))

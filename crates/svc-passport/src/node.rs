@@ -91,7 +91,7 @@ pub fn once(chassis: &Chassis, engine: Option<Engine>) -> Result<Option<Arc<Once
         sup.spawn(&ONCE, ThreadCtx::wait_for_shutdown);
         return Ok(None);
     };
-    let opened = engine.open(&once::MIGRATIONS, &chassis.peers.net, &*chassis.random);
+    let opened = engine.open(&once::MIGRATIONS, &chassis.engine_access, &*chassis.random);
     let records = opened.map_err(StartError::failed)?;
     let (ids, asked) = queue(&ONCE_QUEUE, ONCE_QUEUE.capacity, &chassis.km);
     let (clock, ready) = (chassis.clock.clone(), chassis.ready.clone());

@@ -265,7 +265,7 @@ fn share_records(
         .collect();
     let opened = engine.open(
         &unresolved::MIGRATIONS,
-        &chassis.peers.net,
+        &chassis.engine_access,
         &*chassis.random,
     );
     let records = opened.map_err(StartError::failed)?;

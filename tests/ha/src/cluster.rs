@@ -77,7 +77,7 @@ pub fn free_port() -> u16 {
 /// For one connection of a test.
 pub fn waiter() -> Arc<Waiter> {
     let (_trigger, never) = Shutdown::pair();
-    Waiter::new(&OsNet, &never).expect("a poller")
+    Waiter::new(&OsNet, &never, Duration::ZERO).expect("a poller")
 }
 
 /// The processes that a process has started.

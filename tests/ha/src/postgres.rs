@@ -478,7 +478,7 @@ mod tests {
     fn a_service_that_stops_does_not_wait_for_the_server() {
         let cluster = Cluster::alone();
         let (trigger, token) = Shutdown::pair();
-        let waiter = Waiter::new(&OsNet, &token).unwrap();
+        let waiter = Waiter::new(&OsNet, &token, Duration::ZERO).unwrap();
         let conninfo = cluster.primary.conninfo();
         let mut connection = Connection::connect(&conninfo, &waiter, soon()).unwrap();
         connection.send("SELECT pg_sleep(300)", &[]).unwrap();

@@ -83,6 +83,11 @@ impl Node {
     /// Has it drain and end, as a service manager does.
     pub fn stop(&mut self) {
         self.signal(Signal::TERM);
+        self.ended_well();
+    }
+
+    /// Waits until it has ended, with success.
+    pub fn ended_well(&mut self) {
         let mut process = self.process.take().expect("it runs");
         let mut status = None;
         wait_for("it ends", || {

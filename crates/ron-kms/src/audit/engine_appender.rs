@@ -144,7 +144,9 @@ impl EngineAppender {
         self.parts.writer.end_at(end);
         loop {
             self.tick();
-            if end.expired() || (self.waiting.is_empty() && self.undecided.is_none()) {
+            let is_done = self.waiting.is_empty() && self.undecided.is_none();
+            // An engine that did not answer the newest call has had its time.
+            if end.expired() || self.is_unavailable || is_done {
                 break;
             }
             never.wait(Deadline::within(self.pause()));

@@ -16,6 +16,15 @@ use super::writer::{Counters, LeafMaker};
 /// Pause before an engine that is away is tried again.
 const AGAIN: Duration = Duration::from_millis(100);
 
+/// When the calls of a writer end.
+#[derive(Clone, Debug)]
+pub struct AppendEnd {
+    /// Maximum time of an append.
+    pub within: Duration,
+    /// Once it has fired, an engine that is away is not tried again.
+    pub stop: Shutdown,
+}
+
 /// The counters before an append, but for those of keys that it does not touch.
 struct Before {
     /// Without the counts of keys.
@@ -27,22 +36,21 @@ struct Before {
 pub struct EngineWriter {
     log: EngineLog,
     leaves: LeafMaker,
-    /// Maximum time of an append.
-    within: Duration,
+    end: AppendEnd,
     /// No call lasts longer, once the thread ends.
-    end: Option<Deadline>,
+    last: Option<Deadline>,
     /// Of an append without a known outcome.
     before: Option<Before>,
 }
 
 impl EngineWriter {
     /// `log` is claimed.
-    pub fn new(log: EngineLog, leaves: LeafMaker, within: Duration) -> Self {
+    pub fn new(log: EngineLog, leaves: LeafMaker, end: AppendEnd) -> Self {
         Self {
             log,
             leaves,
-            within,
-            end: None,
+            end,
+            last: None,
             before: None,
         }
     }
@@ -58,13 +66,13 @@ impl EngineWriter {
     }
 
     fn by(&self) -> Deadline {
-        let by = Deadline::within(self.within);
-        self.end.map_or(by, |end| by.earlier(end))
+        let by = Deadline::within(self.end.within);
+        self.last.map_or(by, |last| by.earlier(last))
     }
 
     /// Ends all calls from now on at `end`.
     pub fn end_at(&mut self, end: Deadline) {
-        self.end = Some(end);
+        self.last = Some(end);
     }
 
     /// Appends the leaves of `drafts`, once for each id, and only while the keys have `version`. After `Unknown` nothing is
@@ -117,9 +125,8 @@ impl EngineWriter {
         Ok(found)
     }
 
-    /// Appends one leaf, whatever the keys are; an engine that is away is tried again until the deadline.
+    /// Appends one leaf, whatever the keys are; an engine that is away is tried again until the deadline or the stop.
     pub fn append_by(&mut self, draft: &Draft, by: Deadline) -> Result<u64, EngineError> {
-        let (_trigger, never) = Shutdown::pair();
         let mut is_sent = false;
         loop {
             let done = if self.before.is_some() {
@@ -134,10 +141,7 @@ impl EngineWriter {
                 Ok(Some(index)) => return Ok(index),
                 Ok(None) => {}
                 Err(EngineError::Store(StoreError::Unknown(_) | StoreError::Refused(_)))
-                    if !by.expired() =>
-                {
-                    never.wait(Deadline::within(AGAIN));
-                }
+                    if !by.expired() && !self.end.stop.wait(Deadline::within(AGAIN)) => {}
                 Err(error) => return Err(error),
             }
         }

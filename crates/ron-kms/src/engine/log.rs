@@ -1,8 +1,6 @@
 //! Opens the log at start and checks that it is complete and unchanged, and that it agrees with the key store,
 //! with the copies of its checkpoint and with its witnesses.
 
-use std::time::Duration;
-
 use ron_custody::store::{KeyStore, LogIdentity};
 use ron_files::Dir;
 use ron_kernel::{Deadline, SharedClock, SharedRandom};
@@ -14,7 +12,7 @@ use ron_tlog::checkpoint::Checkpoint;
 
 use super::distrust::{Distrust, failure, of_open, tampered};
 use super::shared::{self, EngineSessions};
-use crate::audit::engine_writer::EngineWriter;
+use crate::audit::engine_writer::{AppendEnd, EngineWriter};
 use crate::audit::health::Fault;
 use crate::audit::leaf::{Draft, LEAF_BYTES_MAX, Leaf, Op};
 use crate::audit::ring::{LogRing, keep_chain, open_checkpoint};
@@ -108,7 +106,7 @@ pub struct OpenWith<'a> {
 /// The log, opened where it is.
 enum Opened {
     Files(Box<Log>),
-    Engine(Box<EngineLog>, Duration),
+    Engine(Box<EngineLog>, AppendEnd),
 }
 
 impl Opened {
@@ -129,8 +127,8 @@ impl Opened {
     fn writer(self, leaves: LeafMaker) -> LogWriter {
         match self {
             Self::Files(log) => LogWriter::Files(Box::new(AuditWriter::new(*log, leaves))),
-            Self::Engine(log, within) => {
-                LogWriter::Engine(Box::new(EngineWriter::new(*log, leaves, within)))
+            Self::Engine(log, end) => {
+                LogWriter::Engine(Box::new(EngineWriter::new(*log, leaves, end)))
             }
         }
     }
@@ -166,10 +164,13 @@ pub fn open(with: OpenWith<'_>, store: &mut KeyStore) -> Result<OpenedLog, Distr
             Opened::Files(Box::new(log.map_err(|e| of_open(&e))?))
         }
         Some(sessions) => {
-            let within = sessions.within;
+            let end = AppendEnd {
+                within: sessions.within,
+                stop: sessions.stop.clone(),
+            };
             let log = shared::claim(dir, options, sessions)?;
             read_after_claim(store, &identity)?;
-            Opened::Engine(Box::new(log), within)
+            Opened::Engine(Box::new(log), end)
         }
     };
     let reader = log.reader();

@@ -36,6 +36,8 @@ pub struct SharedParts {
     pub within: Duration,
     /// What operators see of the log.
     pub node: Arc<LogNode>,
+    /// Ends the wait of a start for the engine.
+    pub stop: Shutdown,
 }
 
 /// What a node shows of its log in an engine, and the session that tends the engine's tables.
@@ -50,6 +52,7 @@ pub struct EngineSessions<'a> {
     pub checkpoints: Box<dyn LogStore>,
     pub upkeep: &'a mut dyn LogUpkeep,
     pub within: Duration,
+    pub stop: &'a Shutdown,
 }
 
 impl SharedParts {
@@ -68,6 +71,7 @@ impl SharedParts {
             checkpoints,
             upkeep: &mut *self.upkeep,
             within: self.within,
+            stop: &self.stop,
         })
     }
 }
@@ -117,6 +121,7 @@ pub fn claim(
         batches,
         checkpoints,
         upkeep,
+        stop,
         ..
     } = sessions;
     let opened = EngineLog::open(
@@ -128,10 +133,10 @@ pub fn claim(
     );
     let mut log = opened.map_err(|error| judge(&error))?;
     let by = Deadline::within(START_WAIT);
-    retry(by, || Ok(upkeep.install(Deadline::within(CALL))?)).map_err(|e| judge(&e))?;
+    retry(by, stop, || Ok(upkeep.install(Deadline::within(CALL))?)).map_err(|e| judge(&e))?;
     // The epoch that is claimed; kept after a claim without an answer, which the next call waits for.
     let mut seen = None;
-    let claimed = retry(by, || {
+    let claimed = retry(by, stop, || {
         let epoch = match seen {
             Some(epoch) => epoch,
             None => log.head(Deadline::within(CALL))?.epoch,
@@ -147,16 +152,17 @@ pub fn claim(
     Ok(log)
 }
 
-/// Repeats a call until the engine has answered it.
-fn retry(by: Deadline, mut call: impl FnMut() -> Result<(), LogError>) -> Result<(), LogError> {
-    let (_trigger, never) = Shutdown::pair();
+/// Repeats a call until the engine has answered it, or the process is to stop.
+fn retry(
+    by: Deadline,
+    stop: &Shutdown,
+    mut call: impl FnMut() -> Result<(), LogError>,
+) -> Result<(), LogError> {
     loop {
         match call() {
             Err(LogError::Store(
                 LogStoreError::Refused(_) | LogStoreError::Unknown(_) | LogStoreError::Fenced,
-            )) if !by.expired() => {
-                never.wait(Deadline::within(AGAIN));
-            }
+            )) if !by.expired() && !stop.wait(Deadline::within(AGAIN)) => {}
             done => return done,
         }
     }

@@ -21,7 +21,7 @@ use crate::datadir::DataDir;
 use crate::error::StartError;
 use crate::kept_date::KeptDate;
 use crate::ready::{ReadyBoard, STARTING};
-use crate::records::SharedEngines;
+use crate::records::{EngineAccess, SharedEngines};
 use crate::topology::{ChassisThreads, HOOKS_LOCK, HTTP_QUEUE, OPS_QUEUE};
 use crate::vitals::{self, Certificates};
 use ron_auth::{AuthConfig, RonAuthorizer};
@@ -118,6 +118,8 @@ pub struct Chassis {
     pub disk: SharedDisk,
     /// The engines of logs that several nodes share.
     pub engines: SharedEngines,
+    /// How they are reached.
+    pub engine_access: EngineAccess,
     pub ready: ReadyBoard,
     /// Room on the disk of the data directory.
     pub room: DiskRoom,
@@ -200,7 +202,7 @@ impl Chassis {
             started: parts.clock.now(),
             capabilities: OnceLock::new(),
             log: OnceLock::new(),
-            stop: Shutdown::pair(),
+            stop: parts.stop.clone(),
             tls,
             certificates,
             peers: peers.clone(),
@@ -235,6 +237,10 @@ impl Chassis {
             net: parts.net.clone(),
             disk: parts.disk.clone(),
             engines: parts.engines.clone(),
+            engine_access: EngineAccess {
+                net: parts.net.clone(),
+                stop: parts.stop.1.clone(),
+            },
             ready,
             room,
             config: shared.config.clone(),

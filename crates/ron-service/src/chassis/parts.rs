@@ -10,6 +10,7 @@ use ron_files::{OsDisk, SharedDisk};
 use ron_kernel::net::{Address, SharedListener};
 use ron_kernel::{
     GuardedClock, Net as _, OsNet, OsRandom, Registry, SharedClock, SharedNet, SharedRandom,
+    Shutdown, ShutdownTrigger,
 };
 
 use super::Inherited;
@@ -37,6 +38,8 @@ pub struct Parts {
     pub health: SharedListener,
     /// Name of this instance in status and logs.
     pub instance: String,
+    /// Fired when the service is to stop, also before it has started.
+    pub stop: (ShutdownTrigger, Shutdown),
 }
 
 /// Default of `clock.max_gap`.
@@ -82,6 +85,7 @@ impl Parts {
             api,
             health,
             instance,
+            stop: Shutdown::pair(),
         })
     }
 
@@ -103,6 +107,7 @@ impl Parts {
             api,
             health: bind(ChassisSettings::health_addr, any)?,
             instance,
+            stop: Shutdown::pair(),
         })
     }
 }

@@ -112,7 +112,7 @@ impl Running {
     pub fn fatal(&self) -> Option<String> {
         self.shared.sup.fatal()
     }
-    /// Whether an operator requested a stop (`POST /api/v1/shutdown`).
+    /// Whether a stop was requested: by an operator (`POST /api/v1/shutdown`), by the process, or by a drain.
     pub fn stop_requested(&self) -> bool {
         self.shared.stop.1.is_set()
     }
@@ -156,6 +156,7 @@ impl Running {
         self.drained = true;
         let sup = &self.shared.sup;
         sup.begin_drain();
+        self.shared.stop.0.fire();
         self.api.stop_intake();
         // Most of the time is for in-flight requests; their workers must still run to answer them.
         let patience = Deadline::within(within.mul_f32(0.7));

@@ -26,8 +26,10 @@ mod sql;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
+#[cfg(feature = "postgres")]
+use std::time::Duration;
 
-use ron_kernel::{Deadline, Random, SharedNet};
+use ron_kernel::{Deadline, Random, SharedNet, Shutdown};
 use ron_tlog::store::{EngineInspection, LogSessions};
 pub use ron_tlog::store::{Refusal, Writer};
 
@@ -85,6 +87,27 @@ impl Engine {
     }
 }
 
+/// Maximum wait for the answer of an engine once the service is to stop: what is queued is still written, and an engine that
+/// is silent leaves no thread behind at the end of `drain_deadline`.
+#[cfg(feature = "postgres")]
+const STOP_GRACE: Duration = Duration::from_millis(300);
+
+/// How a process reaches engines.
+#[derive(Clone, Debug)]
+pub struct EngineAccess {
+    pub net: SharedNet,
+    /// Once it has fired, calls do not wait for an engine that is silent.
+    pub stop: Shutdown,
+}
+
+impl EngineAccess {
+    /// For a command, which ends with its process.
+    pub fn unstopped(net: SharedNet) -> Self {
+        let (_trigger, stop) = Shutdown::pair();
+        Self { net, stop }
+    }
+}
+
 /// Opens the engines that a configuration names. A process gives it to its services, as it gives them sockets and a disk.
 pub trait Engines: fmt::Debug + Send + Sync {
     /// The sessions of one node with a log. The engine need not answer yet. `Unsupported`: the process has no such engine.
@@ -92,7 +115,7 @@ pub trait Engines: fmt::Debug + Send + Sync {
         &self,
         engine: &Engine,
         log: &LogClaim<'_>,
-        net: &SharedNet,
+        access: &EngineAccess,
     ) -> io::Result<LogSessions>;
 }
 
@@ -118,9 +141,9 @@ impl Engines for Postgres {
         &self,
         engine: &Engine,
         log: &LogClaim<'_>,
-        net: &SharedNet,
+        access: &EngineAccess,
     ) -> io::Result<LogSessions> {
-        engine.log_sessions(log, net)
+        engine.log_sessions(log, access)
     }
 }
 
@@ -151,7 +174,7 @@ impl Engine {
     pub fn open(
         &self,
         migrations: &'static [Migration],
-        net: &SharedNet,
+        access: &EngineAccess,
         random: &dyn Random,
     ) -> io::Result<Box<dyn RecordStore>> {
         let options = PgRecordOptions {
@@ -161,27 +184,31 @@ impl Engine {
             durability: self.durability.of_engine(),
             migrations,
         };
-        Ok(Box::new(PgRecords::new(options, waiter(net)?)))
+        Ok(Box::new(PgRecords::new(options, waiter(access)?)))
     }
 
     /// The sessions of one node with a log.
     #[cfg(feature = "postgres")]
-    pub fn log_sessions(&self, log: &LogClaim<'_>, net: &SharedNet) -> io::Result<LogSessions> {
+    pub fn log_sessions(
+        &self,
+        log: &LogClaim<'_>,
+        access: &EngineAccess,
+    ) -> io::Result<LogSessions> {
         let mut options = ron_pg::PgLogOptions::new(&self.url, &self.schema, log.log, log.holder);
         options.durability = self.durability.of_engine();
         options.guard = log.guard.map(str::to_owned);
         Ok(LogSessions {
-            batches: Box::new(ron_pg::PgLogStore::new(options.clone(), waiter(net)?)),
-            checkpoints: Box::new(ron_pg::PgLogStore::new(options.clone(), waiter(net)?)),
-            beat: Box::new(ron_pg::PgLogBeat::new(options.clone(), waiter(net)?)),
-            upkeep: Box::new(ron_pg::Upkeep::new(options, waiter(net)?)),
+            batches: Box::new(ron_pg::PgLogStore::new(options.clone(), waiter(access)?)),
+            checkpoints: Box::new(ron_pg::PgLogStore::new(options.clone(), waiter(access)?)),
+            beat: Box::new(ron_pg::PgLogBeat::new(options.clone(), waiter(access)?)),
+            upkeep: Box::new(ron_pg::Upkeep::new(options, waiter(access)?)),
         })
     }
 
     /// Looks at the engine as an operator would before a service writes to it. Nothing is changed.
     #[cfg(feature = "postgres")]
     pub fn inspect(&self, net: &SharedNet, deadline: Deadline) -> Result<EngineInspection, String> {
-        let waiter = waiter(net).map_err(|e| e.to_string())?;
+        let waiter = waiter(&EngineAccess::unstopped(net.clone())).map_err(|e| e.to_string())?;
         let durability = self.durability.of_engine();
         ron_pg::inspect(&self.url, durability, &waiter, deadline).map_err(|e| e.to_string())
     }
@@ -198,7 +225,11 @@ impl Engine {
 
     /// This program was built without an engine: [`Engine::fault`] has said so.
     #[cfg(not(feature = "postgres"))]
-    pub fn log_sessions(&self, _log: &LogClaim<'_>, _net: &SharedNet) -> io::Result<LogSessions> {
+    pub fn log_sessions(
+        &self,
+        _log: &LogClaim<'_>,
+        _access: &EngineAccess,
+    ) -> io::Result<LogSessions> {
         let why = self.fault().unwrap_or_default();
         Err(io::Error::new(io::ErrorKind::Unsupported, why))
     }
@@ -208,19 +239,16 @@ impl Engine {
     pub fn open(
         &self,
         _migrations: &'static [Migration],
-        _net: &SharedNet,
+        _access: &EngineAccess,
         _random: &dyn Random,
     ) -> io::Result<Box<dyn RecordStore>> {
         Err(io::ErrorKind::Unsupported.into())
     }
 }
 
-/// For one session. No shutdown ends its waits: each call has a deadline of its own, and what is queued at a shutdown is
-/// still written.
 #[cfg(feature = "postgres")]
-fn waiter(net: &SharedNet) -> io::Result<std::sync::Arc<ron_pg::Waiter>> {
-    let (_trigger, never) = ron_kernel::Shutdown::pair();
-    ron_pg::Waiter::new(&**net, &never)
+fn waiter(access: &EngineAccess) -> io::Result<Arc<ron_pg::Waiter>> {
+    ron_pg::Waiter::new(&*access.net, &access.stop, STOP_GRACE)
 }
 
 /// A value of a record.

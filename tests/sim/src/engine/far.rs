@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use ron_ha::contract::{Rig as _, TwoHosts as _};
 use ron_ha::memory::{Defect, Fault, MemoryBeat, MemoryEngine, MemoryStore};
-use ron_kernel::{Deadline, SharedNet};
-use ron_service::records::{Engine, Engines, LogClaim};
+use ron_kernel::Deadline;
+use ron_service::records::{Engine, EngineAccess, Engines, LogClaim};
 use ron_sim::{fault, time};
 use ron_tlog::store::{
     Appended, Batch, EngineState, Head, LogBeat, LogSessions, LogStore, LogUpkeep, MakeBatch, Once,
@@ -126,7 +126,7 @@ impl Engines for Way {
         &self,
         _engine: &Engine,
         log: &LogClaim<'_>,
-        _net: &SharedNet,
+        _access: &EngineAccess,
     ) -> io::Result<LogSessions> {
         let session = || Session {
             way: self.clone(),

@@ -11,7 +11,7 @@ use ron_auth::service_token;
 use ron_crypto::sign::Ed25519Key;
 use ron_files::{MemoryDisk, SharedDisk};
 use ron_kernel::net::Address;
-use ron_kernel::{Deadline, Net as _, Registry, SeededRandom};
+use ron_kernel::{Deadline, Net as _, Registry, SeededRandom, Shutdown};
 use ron_ledger::RonLedger;
 use ron_proto::policy::{PolicySig, policy_message};
 use ron_proto::{b64, jcs};
@@ -170,6 +170,7 @@ impl Process {
                 cores: 2,
                 registry: of_process,
                 instance: name.to_owned(),
+                stop: Shutdown::pair(),
             };
             let running = ron_service::start::<S>(config, parts);
             let mut running = match running {
