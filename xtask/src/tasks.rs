@@ -23,7 +23,7 @@ const DEVICES: &str = "-p ron-custody -p ron-kms --features pkcs11,tpm --lib -- 
 
 /// The unit tests of ron-pg, all of ron-ha (contracts of a log's store and of records, the model of the protocol, services over one database), and
 /// the command that moves a ledger there.
-const HA: &str = "-p ron -p ron-pg -p ron-ha --features ron/postgres,ron-ha/postgres --lib --test database --test keys --test stops -- --test-threads 3";
+const HA: &str = "-p ron -p ron-pg -p ron-ha --features ron/postgres,ron-ha/postgres --lib --test database --test keys --test claims --test stops -- --test-threads 3";
 /// The same packages as above, or everything would be built again with other features.
 const TAKEOVER: &str = "-p ron -p ron-pg -p ron-ha --features ron/postgres,ron-ha/postgres --test takeover -- --nocapture";
 
