@@ -190,7 +190,9 @@ mod tests {
         use ron_proto::policy::{PolicySig, policy_message};
         use ron_proto::{b64, jcs};
         use ron_service::pinned::{KeyRing, PinnedKey};
-        use ron_service::records::{PgRecordOptions, PgRecords};
+        use ron_service::records::{
+            PgRecordOptions, PgRecords, RecordError, Row, Statements, Value, Work,
+        };
         use ron_service::signed_policy;
         use ron_tlog::append::{EngineError, EngineLog};
         use ron_tlog::store::StoreError as LogError;
@@ -224,6 +226,7 @@ mod tests {
             no_use_number_is_given_to_two_nodes(&rig, &seal);
             a_destruction_that_was_acknowledged_is_final(&rig, &seal);
             a_change_without_an_answer_is_found(&rig, &seal);
+            a_node_reads_the_keys_that_were_changed(&rig, &seal);
         }
 
         fn the_same_in_a_file_and_in_the_engine(rig: &PgRig, seal: &SealSource) {
@@ -294,6 +297,98 @@ mod tests {
             assert!(b.refresh().unwrap());
             assert_eq!(b.key(&kid).unwrap().state, KeyState::Destroyed);
             assert!(b.key(&kid).unwrap().secret.is_none());
+            assert_eq!(shown(&a), shown(&b));
+        }
+
+        /// Counts the rows that a node reads.
+        struct Counting {
+            records: Box<dyn RecordStore>,
+            rows: Arc<AtomicU64>,
+        }
+
+        struct CountingStatements<'a> {
+            tx: &'a mut dyn Statements,
+            rows: &'a AtomicU64,
+        }
+
+        impl Statements for CountingStatements<'_> {
+            fn execute(&mut self, sql: &str, params: &[Value]) -> Result<u64, RecordError> {
+                self.tx.execute(sql, params)
+            }
+
+            fn query(&mut self, sql: &str, params: &[Value]) -> Result<Vec<Row>, RecordError> {
+                let found = self.tx.query(sql, params)?;
+                self.rows.fetch_add(found.len() as u64, Ordering::SeqCst);
+                Ok(found)
+            }
+        }
+
+        impl RecordStore for Counting {
+            fn transact(&mut self, work: &mut Work<'_>, by: Deadline) -> Result<bool, RecordError> {
+                self.records.transact(work, by)
+            }
+
+            fn view(&mut self, work: &mut Work<'_>, by: Deadline) -> Result<(), RecordError> {
+                let rows = &self.rows;
+                let mut counted =
+                    |tx: &mut dyn Statements| work(&mut CountingStatements { tx, rows });
+                self.records.view(&mut counted, by)
+            }
+
+            fn confirm(&mut self, by: Deadline) -> Result<(), RecordError> {
+                self.records.confirm(by)
+            }
+
+            fn resolve(&mut self, by: Deadline) -> Result<bool, RecordError> {
+                self.records.resolve(by)
+            }
+        }
+
+        /// And no others; where the mark of a changed key is missing, all of them.
+        fn a_node_reads_the_keys_that_were_changed(rig: &PgRig, seal: &SealSource) {
+            let rows = Arc::new(AtomicU64::new(0));
+            let mut a = open(records(rig, "keys_part", "a"), seal, 1).unwrap();
+            let counting = Counting {
+                records: records(rig, "keys_part", "b"),
+                rows: rows.clone(),
+            };
+            let mut b = open(Box::new(counting), seal, 2).unwrap();
+            a.refresh().unwrap(); // the other has joined
+            let kids: Vec<Kid> = (1..=30).map(|n| make(&mut a, n, Alg::Aes256Gcm)).collect();
+            let read = |b: &mut KeyStore| {
+                let before = rows.load(Ordering::SeqCst);
+                assert!(b.refresh().unwrap());
+                rows.load(Ordering::SeqCst) - before
+            };
+            assert!(read(&mut b) >= 60, "each key and its version");
+            let changes: [&dyn Fn(&mut KeyStore); 3] = [
+                &|a| {
+                    let change = a.next_version(&kids[3], Timestamp(6)).unwrap();
+                    commit(a, change, 40).unwrap();
+                },
+                &|a| {
+                    let change = destruction(a, &kids[4]);
+                    commit(a, change, 41).unwrap();
+                },
+                &|a| {
+                    assert_eq!(
+                        a.reserve_uses(&kids[5], 1, 100, 250).unwrap(),
+                        Some((0, 100))
+                    );
+                },
+            ];
+            for change in changes {
+                change(&mut a);
+                let read = read(&mut b);
+                assert!(read < 10, "{read} rows");
+                assert_eq!(shown(&a), shown(&b));
+            }
+            assert_eq!(b.uses_reserved(&kids[5], 1), 100);
+            let change = a.next_version(&kids[6], Timestamp(7)).unwrap();
+            commit(&mut a, change, 42).unwrap();
+            let forget = "UPDATE keys_part.keys SET changed = 0";
+            rig.cluster(|cluster| cluster.primary.admin(forget, &[]));
+            assert!(read(&mut b) >= 60, "the MAC of the store does not match");
             assert_eq!(shown(&a), shown(&b));
         }
 

@@ -8,8 +8,8 @@ use ron_service::records::{Row, Statements};
 use super::db::{bytes, optional, unsigned};
 use super::log_key::{self, LogIdentity};
 use super::policy::{self, StoredPolicy};
-use super::record::{Loaded, Trust, load_records};
-use super::seal::Sealer;
+use super::record::{Loaded, load_records};
+use super::seal::{Sealer, Trust};
 use super::{StoreError, ops};
 use crate::backend::Backends;
 
@@ -50,13 +50,22 @@ impl StoreRow {
     }
 }
 
-/// Everything in the tables at one moment. The store's MAC is still to be checked.
+/// What is in the tables at one moment. The store's MAC is still to be checked.
 pub(super) struct Content {
     pub(super) row: StoreRow,
     pub(super) logs: Vec<LogIdentity>,
     pub(super) loaded: Loaded,
     pub(super) policy: Option<StoredPolicy>,
-    pub(super) damaged_ops: Vec<String>,
+    /// `None` where only a part of the store was read.
+    pub(super) damaged_ops: Option<Vec<String>>,
+}
+
+/// Which part of the store is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    All(Trust),
+    /// The keys that were changed after this version of the store.
+    Since(u64),
 }
 
 impl Content {
@@ -65,15 +74,20 @@ impl Content {
         row: StoreRow,
         sealer: &Arc<Sealer>,
         backends: &Backends,
-        trust: Trust,
+        part: Part,
     ) -> Result<Self, StoreError> {
         let first = (&*row.log_origin, row.log_key_created, &*row.log_key);
         let logs = log_key::load(tx, sealer, first)?;
         let first = logs[0].origin.as_str();
+        let (trust, since) = match part {
+            Part::All(trust) => (trust, -1), // versions begin with 0
+            Part::Since(version) => (Trust::Sums, version.cast_signed()),
+        };
+        let damaged_ops = matches!(part, Part::All(_)).then(|| ops::damaged(tx, sealer));
         Ok(Self {
-            loaded: load_records(tx, sealer, backends, trust, first)?,
+            loaded: load_records(tx, sealer, backends, trust, (first, since))?,
             policy: policy::load(tx, first)?,
-            damaged_ops: ops::damaged(tx, sealer)?,
+            damaged_ops: damaged_ops.transpose()?,
             row,
             logs,
         })

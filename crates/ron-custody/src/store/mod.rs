@@ -4,7 +4,7 @@
 //! ```text
 //! store     one row: store id, salt, store version, origin and sealed key of the audit log,
 //!           check of the seal key, MAC over everything below and the version
-//! keys      name, metadata as canonical JSON, MAC of it
+//! keys      name, metadata as canonical JSON, MAC of it, store version of its last change
 //! versions  key name, number, sealed record, its hash, public key, log and index of the leaf that records its making and a MAC of it
 //! ops       operation ids of changes with their answers, kept 24 hours, each with a MAC
 //! logs      name and first key of the audit log of each further node; that of the first one is in `store`
@@ -50,12 +50,12 @@ use crate::backend::{Backends, DeviceKey};
 use crate::index::{Key, KeyIndex};
 use crate::keys::SecretKey;
 use crate::keys::note::Checkpoint;
-use content::{Content, StoreRow};
+use content::{Content, Part, StoreRow};
 use db::Db;
 use log_key::record_name as log_key_name;
 use policy::StoredPolicy;
-use record::{Record, Trust};
-use seal::Sealer;
+use record::Record;
+use seal::{Sealer, Trust};
 
 pub use answers::AnswerSealer;
 pub use change::{Change, Order, PlanError};
@@ -349,10 +349,14 @@ impl KeyStore {
         self.read_all((!self.unchecked).then_some(self.version))
     }
 
-    /// Reads everything and compares it with the MAC of the store, unless it is of the version `known`. False: it is.
+    /// Reads what is not known of the version `known`, and compares the store that comes of it with its MAC, unless it is of this
+    /// version. False: it is.
     fn read_all(&mut self, known: Option<u64>) -> Result<bool, StoreError> {
         // Of records that differ from their sums either may be what was written.
-        for trust in [Trust::Sums, Trust::Records] {
+        let all = [Part::All(Trust::Sums), Part::All(Trust::Records)];
+        // The MAC tells when a change is missing in what was read; then everything is read.
+        let newest = known.filter(|_| self.damaged.is_empty()).map(Part::Since);
+        for part in newest.into_iter().chain(all) {
             let (sealer, backends) = (&self.sealer, &self.backends);
             let read = self.db.read(|tx| {
                 let row = StoreRow::find(tx)?;
@@ -361,16 +365,21 @@ impl KeyStore {
                 if known == Some(row.version) {
                     return Ok(None);
                 }
-                Content::read(tx, row, sealer, backends, trust).map(Some)
+                Content::read(tx, row, sealer, backends, part).map(Some)
             });
-            let Some(content) = read? else {
-                return Ok(false);
+            let is_part = matches!(part, Part::Since(_));
+            let content = match read {
+                Ok(Some(content)) => content,
+                Ok(None) => return Ok(false),
+                // A version of a key that was not read belongs to no key.
+                Err(StoreError::Tampered(_)) if is_part => continue,
+                Err(error) => return Err(error),
             };
             let differs = content.loaded.differs;
-            if self.adopt(content) {
+            if !(is_part && differs) && self.adopt(content, part) {
                 return Ok(true);
             }
-            if !differs {
+            if !is_part && !differs {
                 break;
             }
         }
@@ -379,16 +388,21 @@ impl KeyStore {
         ))
     }
 
-    /// Takes what was read; false when it does not match the MAC of the store.
-    fn adopt(&mut self, content: Content) -> bool {
+    /// Takes what was read; false when the store does not match its MAC then.
+    fn adopt(&mut self, content: Content, part: Part) -> bool {
         let mut loaded = content.loaded;
         for (kid, record) in &mut loaded.records {
             if let Some(old) = self.records.get(kid) {
                 record.keep_secrets(old);
             }
         }
-        (self.records, self.damaged) = (loaded.records, loaded.damaged);
-        self.damaged_ops = content.damaged_ops;
+        match part {
+            Part::All(_) => (self.records, self.damaged) = (loaded.records, loaded.damaged),
+            Part::Since(_) => self.records.extend(loaded.records),
+        }
+        if let Some(damaged) = content.damaged_ops {
+            self.damaged_ops = damaged;
+        }
         self.version = content.row.version;
         let own = self.log().origin.clone();
         self.logs = content.logs;

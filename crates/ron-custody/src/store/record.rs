@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::StoreError;
 use super::db::{bytes, number, optional, unsigned};
-use super::seal::{RecordName, SealError, Sealer, refuse};
+use super::seal::{RecordName, SealError, Sealer, Trust, refuse};
 use crate::Refusal;
 use crate::backend::{Backends, Custody, Device, DeviceKey, Handle, SecretHalf};
 use crate::index::{Key, Version};
@@ -258,24 +258,15 @@ fn oldest_needed(kid: &Kid, head: u32) -> u32 {
     if kid.alg.signs() { head } else { 1 }
 }
 
-/// Which of two is right where a record and the sum beside it (its MAC or its hash) differ. The MAC of the store decides:
-/// it covers the sums, so only one of both readings of a damaged store can match it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Trust {
-    /// The record was damaged.
-    Sums,
-    /// The sum was damaged.
-    Records,
-}
-
 /// Rows of `versions` that are read at once.
 const PAGE: i64 = 1_000;
 
 const VERSIONS_AFTER: &str = "
     SELECT kid, number, created, birth, birth_mac, sealed_sha256, public, sealed, birth_log FROM versions
-    WHERE (kid, number) > (?1, ?2) ORDER BY kid, number LIMIT ?3";
+    WHERE (kid, number) > (?1, ?2) AND kid IN (SELECT kid FROM keys WHERE changed > ?4)
+    ORDER BY kid, number LIMIT ?3";
 
-/// What the tables hold. The store's MAC is still to be checked.
+/// What the tables hold of the keys that were read. The store's MAC is still to be checked.
 pub(super) struct Loaded {
     pub(super) records: BTreeMap<Kid, Record>,
     /// Digests of the keys whose metadata is damaged.
@@ -289,10 +280,10 @@ pub(super) fn load_records(
     sealer: &Arc<Sealer>,
     backends: &Backends,
     trust: Trust,
-    first_log: &str,
+    (first_log, since): (&str, i64),
 ) -> Result<Loaded, StoreError> {
     let mut differing = Vec::new();
-    let mut keys = load_keys(tx, sealer, backends, trust, &mut differing)?;
+    let mut keys = load_keys(tx, (sealer, backends), trust, since, &mut differing)?;
     let mut loader = Loader {
         sealer,
         backends,
@@ -304,7 +295,12 @@ pub(super) fn load_records(
     let mut after = (String::new(), 0);
     loop {
         // In pages, so that the rows are not in memory a second time while the records are made from them.
-        let page: [Value; 3] = [after.0.as_str().into(), after.1.into(), PAGE.into()];
+        let page: [Value; 4] = [
+            after.0.as_str().into(),
+            after.1.into(),
+            PAGE.into(),
+            since.into(),
+        ];
         let rows = tx.query(VERSIONS_AFTER, &page)?;
         for row in &rows {
             let name = row.text(0)?;
@@ -356,12 +352,13 @@ struct KeyRow {
 
 fn load_keys(
     tx: &mut dyn Statements,
-    sealer: &Arc<Sealer>,
-    backends: &Backends,
+    (sealer, backends): (&Arc<Sealer>, &Backends),
     trust: Trust,
+    since: i64,
     differing: &mut Vec<Differing>,
 ) -> Result<Vec<KeyRow>, StoreError> {
-    let rows = tx.query("SELECT kid, meta, mac FROM keys ORDER BY kid", &[])?;
+    let sql = "SELECT kid, meta, mac FROM keys WHERE changed > ?1 ORDER BY kid";
+    let rows = tx.query(sql, &[since.into()])?;
     let mut keys = Vec::with_capacity(rows.len());
     for row in rows {
         let (name, meta) = (row.text(0)?.to_owned(), row.blob(1)?.to_vec());

@@ -3,7 +3,7 @@
 use ron_service::Migration;
 
 /// Schema changes, applied in order; there is no way back to an older version.
-pub const MIGRATIONS: &[Migration] = &[KEYS, LOGS];
+pub const MIGRATIONS: &[Migration] = &[KEYS, LOGS, CHANGED];
 
 const KEYS: Migration = Migration {
     version: 1,
@@ -73,5 +73,16 @@ const LOGS: Migration = Migration {
       version_before, birth FROM log_keys, store;
     DROP TABLE log_keys;
     ALTER TABLE keys_of_logs RENAME TO log_keys;
+    ",
+};
+
+/// The version of the store at which a key was changed last, by which another node finds what it has to read. No MAC covers it: what was
+/// read is compared with the MAC of the store.
+const CHANGED: Migration = Migration {
+    version: 3,
+    name: "changed",
+    sql: "
+    ALTER TABLE keys ADD COLUMN changed INTEGER NOT NULL DEFAULT 0;
+    CREATE INDEX keys_changed ON keys (changed);
     ",
 };

@@ -51,6 +51,16 @@ impl RecordName {
     }
 }
 
+/// Which of two is right where a record and the sum beside it (its MAC or its hash) differ. The MAC of the store decides:
+/// it covers the sums, so only one of both readings of a damaged store can match it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Trust {
+    /// The record was damaged.
+    Sums,
+    /// The sum was damaged.
+    Records,
+}
+
 /// Why a record does not open. Names the key, never its content.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("sealed key {name} is refused: {why}")]

@@ -205,11 +205,17 @@ impl KeyStore {
         record.set_mac(key_mac);
         // In memory first, because the MAC in the transaction covers all records; restored if the write fails.
         let old = self.records.insert(kid.clone(), record);
+        let changed = self.version + 1;
         let done = self.write_version(|tx| {
             tx.execute(
-                "INSERT INTO keys (kid, meta, mac) VALUES (?1, ?2, ?3)
-                 ON CONFLICT (kid) DO UPDATE SET meta = excluded.meta, mac = excluded.mac",
-                &[name.as_str().into(), meta[..].into(), key_mac[..].into()],
+                "INSERT INTO keys (kid, meta, mac, changed) VALUES (?1, ?2, ?3, ?4)
+                 ON CONFLICT (kid) DO UPDATE SET meta = excluded.meta, mac = excluded.mac, changed = excluded.changed",
+                &[
+                    name.as_str().into(),
+                    meta[..].into(),
+                    key_mac[..].into(),
+                    changed.cast_signed().into(),
+                ],
             )?;
             more(tx)
         });
@@ -277,6 +283,10 @@ impl KeyStore {
                     i64::from(pending.number).into(),
                     further.clone(),
                 ],
+            )?;
+            tx.execute(
+                "UPDATE keys SET changed = (SELECT version FROM store) WHERE kid = ?1",
+                &[kid.as_str().into()],
             )?;
             ops::answer(tx, &sealer, (&pending.tenant, pending.op_id), answer)?;
             tx.execute("DELETE FROM outbox WHERE log = ?1", &[log.as_str().into()])?;

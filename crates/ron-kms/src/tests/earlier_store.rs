@@ -53,7 +53,8 @@ fn a_store_of_one_log_goes_on() {
          DROP TABLE o; ALTER TABLE log_keys RENAME TO l; {};
          INSERT INTO log_keys SELECT number, created, sealed, statement, leaf, log_size, version_before, birth FROM l;
          DROP TABLE l; DROP TABLE logs; ALTER TABLE versions DROP COLUMN birth_log;
-         ALTER TABLE issuer_policy DROP COLUMN log; PRAGMA user_version = 1",
+         ALTER TABLE issuer_policy DROP COLUMN log;
+         DROP INDEX keys_changed; ALTER TABLE keys DROP COLUMN changed; PRAGMA user_version = 1",
         made("outbox"),
         made("log_keys"),
     );
