@@ -16,12 +16,14 @@ use crate::net;
 use crate::table::{Out, Table};
 
 const WITHIN: Duration = Duration::from_secs(5);
-/// The services that can share a log.
-const SHARING: [&str; 1] = ["ron-ledger"];
+/// The service of whose nodes one writes for all.
+const LEDGER: &str = "ron-ledger";
+/// The services whose nodes have logs in a database.
+const SHARING: [&str; 3] = [LEDGER, "svc-passport", "ron-kms"];
 /// Transactions since the oldest one, from which the database has to be tended: half of what it can tell apart.
 const OLD_TRANSACTION: u64 = 1 << 30;
 
-/// Show the nodes of a ledger on several hosts.
+/// Show the ledgers, issuers and key services of several hosts.
 #[derive(Args)]
 pub struct HaArgs {
     #[command(subcommand)]
@@ -30,17 +32,18 @@ pub struct HaArgs {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Show which node writes, how far the others are behind, and what the database says of its standbys. Ends with code 1 when no
-    /// node writes, a node does not answer, or the database has no standby that writes wait for.
+    /// Show which ledger writes and how far the others are behind, whether issuers and key services write, and what the database says
+    /// of its standbys. Ends with code 1 when no ledger writes, an issuer or a key service does not, a node does not answer, or the
+    /// database has no standby that writes wait for.
     Status(StatusArgs),
 }
 
 #[derive(Args)]
 struct StatusArgs {
-    /// Data directory, as given to `ron up`: the node of this host.
+    /// Data directory, as given to `ron up`: the services of this host that have logs in a database.
     #[arg(long)]
     data_dir: Option<PathBuf>,
-    /// Health address of a node, as in `http://10.0.0.2:7465`; may be repeated, and replaces the node of this host.
+    /// Health address of a node, as in `http://10.0.0.2:7465`; may be repeated, and replaces the services of this host.
     #[arg(long, value_name = "URL", conflicts_with = "data_dir")]
     health: Vec<String>,
     /// Print JSON.
@@ -53,6 +56,8 @@ struct StatusArgs {
 struct NodeAnswer {
     /// Where it was asked.
     at: String,
+    /// Empty when it did not answer.
+    service: String,
     #[serde(flatten)]
     answer: NodeState,
 }
@@ -61,6 +66,8 @@ struct NodeAnswer {
 #[serde(rename_all = "snake_case")]
 enum NodeState {
     Log(Box<LogNodeDoc>),
+    /// Its log is in files of its own.
+    Files,
     Error(String),
 }
 
@@ -68,7 +75,7 @@ impl NodeAnswer {
     fn log(&self) -> Option<&LogNodeDoc> {
         match &self.answer {
             NodeState::Log(log) => Some(log),
-            NodeState::Error(_) => None,
+            NodeState::Files | NodeState::Error(_) => None,
         }
     }
 }
@@ -77,13 +84,12 @@ impl NodeAnswer {
 pub fn run(args: &HaArgs) -> Result<(), String> {
     let Command::Status(args) = &args.command;
     let found = if args.health.is_empty() {
-        let layout = Layout::new(args.data_dir.as_deref())?;
-        SHARING.map(|name| of_service(&layout, name)).into()
+        of_host(&Layout::new(args.data_dir.as_deref())?)
     } else {
         let http = net::client();
-        let ask = |url: &String| NodeAnswer {
-            at: url.clone(),
-            answer: answer(&Caller::new(url, Credential::none(), http.clone())),
+        let ask = |url: &String| {
+            let node = Caller::new(url, Credential::none(), http.clone());
+            answer(url.clone(), &node)
         };
         args.health.iter().map(ask).collect::<Vec<_>>()
     };
@@ -99,32 +105,68 @@ pub fn run(args: &HaArgs) -> Result<(), String> {
     Err(problems.join("\n"))
 }
 
-fn of_service(layout: &Layout, name: &str) -> NodeAnswer {
-    let answer = fleet::reach_health(layout, name).map_or_else(NodeState::Error, |reached| {
-        answer(&Caller::new(&reached.url, Credential::none(), reached.http))
-    });
-    let at = name.to_owned();
-    NodeAnswer { at, answer }
+/// The services of this host, but for those in files where others have logs in a database.
+fn of_host(layout: &Layout) -> Vec<NodeAnswer> {
+    let ask = |name: &str| match fleet::reach_health(layout, name) {
+        Ok(reached) => {
+            let node = Caller::new(&reached.url, Credential::none(), reached.http);
+            answer(name.to_owned(), &node)
+        }
+        Err(why) => NodeAnswer {
+            at: name.to_owned(),
+            service: String::new(),
+            answer: NodeState::Error(why),
+        },
+    };
+    let mut found: Vec<NodeAnswer> = SHARING.iter().map(|name| ask(name)).collect();
+    if found.iter().any(|one| one.log().is_some()) {
+        found.retain(|one| !matches!(one.answer, NodeState::Files));
+    }
+    found
 }
 
-fn answer(node: &Caller) -> NodeState {
+fn answer(at: String, node: &Caller) -> NodeAnswer {
     let status: Result<ServiceStatus, _> = node.get("/api/v1/status", Deadline::within(WITHIN));
-    match status {
-        Ok(ServiceStatus { log: Some(log), .. }) => NodeState::Log(Box::new(log)),
-        Ok(ServiceStatus { service, .. }) => NodeState::Error(format!(
-            "{service} keeps its log in files of its own; docs/two-hosts.md says how nodes share one"
-        )),
-        Err(error) => NodeState::Error(error.to_string()),
+    let (service, answer) = match status {
+        Ok(ServiceStatus { service, log, .. }) => {
+            let log = log.map_or(NodeState::Files, |log| NodeState::Log(Box::new(log)));
+            (service, log)
+        }
+        Err(error) => (String::new(), NodeState::Error(error.to_string())),
+    };
+    NodeAnswer {
+        at,
+        service,
+        answer,
     }
 }
 
 fn print(found: &[NodeAnswer]) {
-    let mut nodes = Table::new(&["node", "role", "epoch", "entries", "behind", "active since"]);
-    for log in found.iter().filter_map(NodeAnswer::log) {
+    let mut nodes = Table::new(&[
+        "service",
+        "node",
+        "role",
+        "epoch",
+        "entries",
+        "behind",
+        "active since",
+    ]);
+    for one in found {
+        let Some(log) = one.log() else {
+            continue;
+        };
         let since = log.active_since_ms.map(|ms| Timestamp(ms).to_string());
+        let role = if log.active {
+            "active"
+        } else if one.service == LEDGER {
+            "standby"
+        } else {
+            "not active"
+        };
         nodes.row([
+            one.service.clone(),
             log.node.clone(),
-            if log.active { "active" } else { "standby" }.to_owned(),
+            role.to_owned(),
             log.epoch.to_string(),
             log.entries.to_string(),
             log.behind.to_string(),
@@ -171,11 +213,22 @@ fn newest_engine(found: &[NodeAnswer]) -> Option<&EngineDoc> {
 fn problems(found: &[NodeAnswer]) -> Vec<String> {
     let mut problems = Vec::new();
     for one in found {
-        if let NodeState::Error(why) = &one.answer {
-            problems.push(format!("{}: {why}", one.at));
+        let (at, service) = (&one.at, &one.service);
+        match &one.answer {
+            NodeState::Error(why) => problems.push(format!("{at}: {why}")),
+            NodeState::Files => problems.push(format!(
+                "{at}: {service} keeps its log in files of its own; docs/two-hosts.md says how nodes share one"
+            )),
+            // Each of the other services writes by itself.
+            NodeState::Log(log) if !log.active && service != LEDGER => problems.push(format!(
+                "{service} {}: it does not write its log, and its /readyz says why",
+                log.node
+            )),
+            NodeState::Log(_) => {}
         }
     }
-    let logs: Vec<_> = found.iter().filter_map(NodeAnswer::log).collect();
+    let ledgers = found.iter().filter(|one| one.service == LEDGER);
+    let logs: Vec<_> = ledgers.filter_map(NodeAnswer::log).collect();
     let writes = logs.iter().any(|log| log.active);
     // A node that is not asked here may be the one.
     let elsewhere = logs.iter().find_map(|log| {
@@ -233,7 +286,15 @@ mod tests {
         };
         NodeAnswer {
             at: name.to_owned(),
+            service: LEDGER.to_owned(),
             answer: NodeState::Log(Box::new(log)),
+        }
+    }
+
+    fn of(service: &str, node: NodeAnswer) -> NodeAnswer {
+        NodeAnswer {
+            service: service.to_owned(),
+            ..node
         }
     }
 
@@ -265,8 +326,29 @@ mod tests {
             &[node("a", true, Some("a"), false)],
             &["the database has no standby"],
         );
+        check(
+            &[
+                node("a", true, Some("a"), true),
+                of("svc-passport", node("b", false, None, true)),
+                of("ron-kms", node("c", true, None, true)),
+                of("ron-kms", node("d", false, None, true)),
+            ],
+            &[
+                "svc-passport b: it does not write",
+                "ron-kms d: it does not write",
+            ],
+        );
+        // Without a ledger there is none to write.
+        check(&[of("ron-kms", node("c", true, Some("c"), true))], &[]);
+        let files = NodeAnswer {
+            at: "http://b".to_owned(),
+            service: "ron-kms".to_owned(),
+            answer: NodeState::Files,
+        };
+        check(&[files], &["http://b: ron-kms keeps its log in files"]);
         let gone = NodeAnswer {
             at: "http://c".to_owned(),
+            service: String::new(),
             answer: NodeState::Error("not reached".to_owned()),
         };
         check(

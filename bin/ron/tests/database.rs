@@ -1,5 +1,5 @@
 //! `ron` as a program, with a PostgreSQL primary and its standby: `ron ledger migrate` by the commands of docs/two-hosts.md, and
-//! what `ron doctor` says of the database.
+//! what `ron doctor` and `ron ha status` say of the database and its nodes.
 #![cfg(feature = "postgres")]
 
 use std::fs;
@@ -10,7 +10,9 @@ use std::process::{Command, Output, Stdio};
 use ron_files::Dir;
 use ron_ha::cluster::Cluster;
 use ron_ha::contract::wait_for;
-use ron_service::DataDir;
+use ron_ha::services::{private_dir, put, start, stop};
+use ron_kms::RonKms;
+use ron_service::{DataDir, Running};
 
 const PAGE: &str = include_str!("../../../docs/two-hosts.md");
 /// The database in the page's commands.
@@ -248,4 +250,44 @@ fn the_doctor_names_what_is_wrong_with_a_database() {
     ]);
     write("postgresql://ron@127.0.0.1:1/postgres", "");
     check(&[no_witness, "fail it cannot be asked"]);
+}
+
+#[test]
+fn the_status_shows_key_services() {
+    let cluster = Cluster::pair();
+    let (url, dir, data) = (cluster.primary.url(), private_dir(), private_dir());
+    put(dir.path(), "seal", "ab".repeat(32).as_bytes());
+    let shared = start::<RonKms>(&format!(
+        "data_dir = \"{}\"\n[records]\nurl = \"{url}\"\n[log]\nurl = \"{url}\"\n[audit]\norigin = \"kms.example/a\"\n\
+         [seal]\nkey_file = \"{}\"\n",
+        data.path().display(),
+        dir.path().join("seal").display(),
+    ));
+    let alone = start::<RonKms>("amnesia = true\n");
+    let status = |nodes: &[&Running], more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ron"));
+        command.args(["ha", "status"]).args(more);
+        for node in nodes {
+            command.args(["--health", &node.health_url()]);
+        }
+        command.output().expect("ron runs")
+    };
+    wait_for("the node has asked the database", || {
+        status(&[&shared], &[]).status.success()
+    });
+    let shown = ok(&status(&[&shared], &["--json"]));
+    let shown: serde_json::Value = serde_json::from_str(&shown).expect("JSON");
+    assert_eq!(shown[0]["service"], "ron-kms");
+    assert_eq!(shown[0]["log"]["node"], "kms.example/a");
+    assert_eq!(shown[0]["log"]["active"], true);
+    let both = status(&[&shared, &alone], &[]);
+    let table = String::from_utf8_lossy(&both.stdout).into_owned();
+    assert!(
+        table.contains("ron-kms") && table.contains("active"),
+        "{table}"
+    );
+    let said = refused(&both);
+    assert!(said.contains("ron-kms keeps its log in files"), "{said}");
+    stop(shared);
+    stop(alone);
 }

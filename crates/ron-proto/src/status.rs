@@ -50,13 +50,13 @@ pub struct ServiceStatus {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LogNodeDoc {
-    /// URL under which clients reach this node.
+    /// URL under which clients reach this node; of a key service, the name of its audit log.
     pub node: String,
-    /// True when this node writes.
+    /// True when this node writes; of a log that all nodes write, as that of issuers, when its end was read lately.
     pub active: bool,
-    /// The newest epoch that the node has seen; each takeover raises it by one.
+    /// The newest epoch that the node has seen; each takeover raises it by one. 0 for a log that all nodes write.
     pub epoch: u64,
-    /// URL of the node that writes, if it is known.
+    /// URL of the node that writes, if there is one and it is known.
     pub holder: Option<String>,
     /// Number of entries that this node has.
     pub entries: u64,

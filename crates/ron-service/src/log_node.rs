@@ -89,6 +89,16 @@ impl LogNode {
         });
     }
 
+    /// This node writes a log that all nodes write, since `now` at the latest.
+    pub fn shares(&self, now: Timestamp) {
+        if self.part.with(|part| part.active_since.is_none()) {
+            self.show(Part {
+                active_since: Some(now),
+                ..Part::default()
+            });
+        }
+    }
+
     /// This node follows the one at `holder`.
     pub fn follows(&self, epoch: u64, holder: Option<String>, behind: u64) {
         self.show(Part {
@@ -160,6 +170,24 @@ mod tests {
         let text = registry.render();
         let line = text.lines().find(|line| line.starts_with(name));
         line.unwrap_or_default().to_owned()
+    }
+
+    #[test]
+    fn a_log_that_all_nodes_write_has_no_holder_and_no_takeover() {
+        let registry = Registry::new("t");
+        let node = LogNode::new(&registry, "http://a");
+        node.shares(Timestamp(50));
+        node.shares(Timestamp(60));
+        let doc = node.doc(3);
+        assert_eq!((doc.active, doc.epoch, doc.holder), (true, 0, None));
+        assert_eq!(doc.active_since_ms, Some(50));
+        assert_eq!(
+            line(&registry, "t_log_takeovers_total"),
+            "t_log_takeovers_total 0"
+        );
+        node.stopped();
+        assert!(!node.doc(3).active);
+        assert_eq!(line(&registry, "t_log_active"), "t_log_active 0");
     }
 
     #[test]

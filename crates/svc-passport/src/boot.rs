@@ -110,7 +110,7 @@ impl Service for SvcPassport {
         let queues = (revoke_rx, issue_rx, publish_rx);
         let node = opened.node.take();
         core.spawn(&chassis, (opened.register, node.as_ref()), &keys, queues);
-        node::spawn(&chassis, node);
+        node::spawn(&chassis, node, host.reader.clone());
         follow_policy(&chassis, &policies, core.settings.keys.policy_poll);
         let assertions = Arc::new(ProofCache::new(&ASSERTIONS));
         let clients = Clients::new(core.settings.clients.clone(), assertions.clone());

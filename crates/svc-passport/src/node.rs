@@ -5,9 +5,12 @@ use std::time::Duration;
 
 use ron_files::Dir;
 use ron_kernel::{ThreadCtx, queue};
+use ron_proto::Timestamp;
 use ron_service::log_engine::{self, EngineLogSpec, lost};
+use ron_service::log_node::LogNode;
 use ron_service::records::Engine;
 use ron_service::{Chassis, StartError};
+use ron_tlog::LogReader;
 use ron_tlog::store::{LogSessions, LogStore, LogUpkeep};
 
 use crate::once::{self, Once};
@@ -19,6 +22,8 @@ use crate::topology::{ONCE, ONCE_QUEUE, UPKEEP};
 pub struct Node {
     pub head: Arc<HeadAge>,
     pub within: Duration,
+    /// What operators see of the log.
+    pub shown: Arc<LogNode>,
     upkeep: Box<dyn LogUpkeep>,
 }
 
@@ -27,6 +32,7 @@ impl Node {
         SharedTimes {
             head: self.head.clone(),
             within: self.within,
+            shown: self.shown.clone(),
         }
     }
 }
@@ -44,11 +50,12 @@ pub fn session(
     let Some(engine) = settings.keys.log_engine() else {
         return Ok(None);
     };
+    let name = &chassis.public_urls[0];
     let spec = EngineLogSpec {
         engine: &engine,
         key: Keys::log_url,
         origin,
-        node: &chassis.public_urls[0],
+        node: name,
         service: "an issuer",
         log: "the log of revocations",
         guard: None,
@@ -60,23 +67,30 @@ pub fn session(
     let node = Node {
         head: Arc::new(HeadAge::new(chassis.clock.clone(), max_age)),
         within: settings.keys.log_commit_within,
+        shown: LogNode::new(&chassis.registry, name),
         upkeep,
     };
     Ok(Some((batches, node)))
 }
 
-/// Starts the thread that tends the tables; without an engine it only idles, so that the table of threads stays true.
-pub fn spawn(chassis: &Chassis, node: Option<Node>) {
+/// Shows the node to operators and starts the thread that tends the tables; without an engine it only idles, so that the table of threads stays true.
+pub fn spawn(chassis: &Chassis, node: Option<Node>, entries: LogReader) {
     let sup = &chassis.sup;
-    let Some(Node { upkeep, .. }) = node else {
+    let Some(Node { upkeep, shown, .. }) = node else {
         sup.spawn(&UPKEEP, ThreadCtx::wait_for_shutdown);
         return;
     };
-    let ready = chassis.ready.clone();
+    let of_status = shown.clone();
+    chassis.show_log(move || of_status.doc(entries.size_durable()));
+    let (ready, clock) = (chassis.ready.clone(), chassis.clock.clone());
     sup.spawn_owner(
         &UPKEEP,
         upkeep,
-        move |upkeep, ctx| log_engine::tend(ctx, upkeep, &ready, |_| {}),
+        move |upkeep, ctx| {
+            log_engine::tend(ctx, upkeep, &ready, |state| {
+                shown.engine(state, Timestamp(clock.unix_ms()));
+            });
+        },
         lost(
             sup,
             "the thread that tends the tables of the log of revocations panicked",

@@ -463,6 +463,16 @@ fn an_issuer_without_its_database_verifies_and_issues_nothing() {
     wait_for("the other node has it", || {
         rig.feed(&nodes[0], last - 1).body == rig.feed(&nodes[1], last - 1).body
     });
+    for node in &nodes {
+        let log = rig.operator.log_of(node);
+        assert!(log.active && log.entries >= last, "{log:?}");
+        wait_for("the node has asked the database", || {
+            rig.operator
+                .log_of(node)
+                .engine
+                .is_some_and(|engine| engine.standbys.len() == 1)
+        });
+    }
     // The server answers reads, and has no standby: another may be the primary.
     rig.cluster.set_standby(false);
     for node in &nodes {
@@ -475,6 +485,7 @@ fn an_issuer_without_its_database_verifies_and_issues_nothing() {
                 .iter()
                 .any(|cause| cause.contains("revocations"))
         });
+        assert!(!rig.operator.log_of(node).active);
         assert!(rig.verdict(node, &token), "verifying goes on");
         // Known events are shown; that there are no others is not said.
         assert_eq!(rig.feed(node, last - 1).status, 200);

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use ron_http::{Call, Method, Reply};
 use ron_ledger::RonLedger;
 use ron_pg::{PgLogBeat, PgLogOptions, PgLogStore};
-use ron_proto::status::{EngineStandbyDoc, LogNodeDoc, ServiceStatus};
+use ron_proto::status::{EngineStandbyDoc, LogNodeDoc};
 use ron_service::Running;
 use ron_tlog::store::{LogBeat as _, LogStore as _};
 use serde_json::{Value, json};
@@ -104,15 +104,11 @@ impl Rig {
 
     /// What the node tells operators: its part in the log, on the health port, and its metrics.
     pub fn shown(&self, node: &Running) -> (LogNodeDoc, String) {
-        let ops = |path| {
-            let url = format!("{}{path}", node.health_url());
-            let reply = self.wallet.http.call(Call::get(&url, soon()));
-            reply.expect("the health port answers").body
-        };
-        let status: ServiceStatus =
-            serde_json::from_slice(&ops("/api/v1/status")).expect("a status");
-        let metrics = String::from_utf8(ops("/metrics")).expect("text");
-        (status.log.expect("a shared log"), metrics)
+        let url = format!("{}/metrics", node.health_url());
+        let reply = self.wallet.http.call(Call::get(&url, soon()));
+        let metrics = reply.expect("the health port answers").body;
+        let metrics = String::from_utf8(metrics).expect("text");
+        (self.wallet.log_of(node), metrics)
     }
 
     pub fn is_active(&self, node: &Running) -> bool {

@@ -10,10 +10,13 @@ use ron_crypto::sign::Ed25519Key;
 use ron_http::{Call, ClientConfig, HttpClient, Method, Reply};
 use ron_kernel::Deadline;
 use ron_proto::policy::{PolicySig, policy_message};
+use ron_proto::status::{LogNodeDoc, ServiceStatus};
 use ron_proto::{b64, jcs};
 use ron_service::{Config, Parts, Running, Service};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+
+use crate::contract::soon;
 
 /// A directory that a service accepts.
 pub fn private_dir() -> TempDir {
@@ -122,5 +125,14 @@ impl Caller {
 
     pub fn get(&self, service: &Running, path: &str) -> Reply {
         self.call(service, Method::GET, path, None, None)
+    }
+
+    /// What the node tells operators of its part in a log, on the health port.
+    pub fn log_of(&self, node: &Running) -> LogNodeDoc {
+        let url = format!("{}/api/v1/status", node.health_url());
+        let reply = self.http.call(Call::get(&url, soon()));
+        let body = reply.expect("the health port answers").body;
+        let status: ServiceStatus = serde_json::from_slice(&body).expect("a status");
+        status.log.expect("a shared log")
     }
 }

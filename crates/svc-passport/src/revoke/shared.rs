@@ -14,6 +14,7 @@ use ron_kernel::{Deadline, SharedClock, SharedRandom, Snapshot};
 use ron_proto::kms::Bytes;
 use ron_proto::passport::{RevocationEvent, RevocationPage, Revoked};
 use ron_proto::{Problem, Timestamp};
+use ron_service::log_node::LogNode;
 use ron_tlog::append::{EngineError, Record, SharedLog};
 use ron_tlog::checkpoint::Checkpoint;
 use ron_tlog::note::{Ed25519NoteSigner, NoteSigner as _};
@@ -321,6 +322,8 @@ pub struct SharedTimes {
     pub head: Arc<HeadAge>,
     /// Maximum time of a commit.
     pub within: Duration,
+    /// What operators see of the log.
+    pub shown: Arc<LogNode>,
 }
 
 /// When this node has read the end of the shared log: tokens are issued while that is not long ago.

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use ron_auth::RevocationView;
 use ron_kernel::Deadline;
-use ron_proto::Problem;
 use ron_proto::passport::{RevocationEvent, RevocationPage, RevokeAnswer, Revoked};
+use ron_proto::{Problem, Timestamp};
 
 use super::draft::Draft;
 #[cfg(mutant = "acknowledged")]
@@ -188,7 +188,10 @@ impl Revoker {
 
     /// Reads what other nodes have recorded, and puts it in force; true if there are new events.
     pub(super) fn follow(&self) -> Result<bool, Problem> {
-        let Some(SharedTimes { head, .. }) = &self.shared else {
+        let Some(SharedTimes {
+            head, shown: node, ..
+        }) = &self.shared
+        else {
             return Ok(false);
         };
         let (synced, after) = self.view.with(|view| (view.synced(), view.after()));
@@ -210,7 +213,12 @@ impl Revoker {
         if shown.is_ok() {
             head.in_force(asked);
         }
-        match (&shown, head.check()) {
+        let fresh = head.check();
+        match &fresh {
+            Ok(()) => node.shares(Timestamp(self.clock.unix_ms())),
+            Err(_) => node.stopped(),
+        }
+        match (&shown, fresh) {
             (_, Ok(())) => self.ready.present(READ_CAUSE),
             (Err(why), Err(age)) => self.ready.missing(READ_CAUSE, format!("{age}: {why}")),
             (Ok(_), Err(age)) => self.ready.missing(READ_CAUSE, age),
