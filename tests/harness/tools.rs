@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::io::Write as _;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::ops::{Deref, DerefMut};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
@@ -45,6 +46,55 @@ impl Process {
         let pid = self.0.id().to_string();
         let _ = Command::new("kill").args(["-TERM", &pid]).status();
         self.0.wait().expect("it ends").code()
+    }
+}
+
+/// A desktop whose browser is a script that notes its arguments and keeps a copy of the page.
+pub struct Desktop {
+    dir: tempfile::TempDir,
+}
+
+impl Default for Desktop {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Desktop {
+    pub fn new() -> Self {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let opener = dir.path().join("xdg-open");
+        let said = dir.path().join("said");
+        let said = said.display();
+        let script = format!(
+            "#!/bin/sh\ncp \"$1\" {said}.page\necho \"$@\" > {said}.new\nmv {said}.new {said}\n"
+        );
+        std::fs::write(&opener, script).expect("written");
+        let mode = std::fs::Permissions::from_mode(0o700);
+        std::fs::set_permissions(&opener, mode).expect("set");
+        Self { dir }
+    }
+
+    /// Runs the command on this desktop.
+    pub fn on<'c>(&self, command: &'c mut Command) -> &'c mut Command {
+        let path = std::env::var("PATH").unwrap_or_default();
+        command
+            .env("PATH", format!("{}:{path}", self.dir.path().display()))
+            .env("XDG_RUNTIME_DIR", self.dir.path())
+    }
+
+    /// The arguments and the page that the browser was started with.
+    pub fn opened(&self) -> (String, String) {
+        let said = self.dir.path().join("said");
+        until("a browser is started", || said.exists());
+        let read = |path: &Path| std::fs::read_to_string(path).expect("the script has written it");
+        (read(&said), read(&said.with_extension("page")))
+    }
+
+    /// Number of pages that are left for the browser.
+    pub fn pages(&self) -> usize {
+        let pages = std::fs::read_dir(self.dir.path().join("ron-pages"));
+        pages.expect("a command has opened a page").count()
     }
 }
 
