@@ -1,6 +1,7 @@
 //! [`RonAuthorizer`]: decides on each request from published snapshots, without I/O.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use ron_files::Dir;
 use ron_http::{
@@ -52,6 +53,8 @@ pub struct RonAuthorizer {
     pub(crate) clock: SharedClock,
     pub(crate) refresher: Refresher,
     pub(crate) seen: SeenIssuers,
+    /// For how many seconds revocations count after the end of their tokens.
+    pub(crate) retention_s: AtomicU64,
     cache: TokenCache<Verified>,
     meter: Meter,
     proofs: ProofCache,
@@ -105,6 +108,7 @@ impl RonAuthorizer {
             clock,
             refresher: Refresher::new(fetch, kicks, metrics, registry),
             seen,
+            retention_s: AtomicU64::new(0),
             cache: TokenCache::new(CACHED_TOKENS_MAX),
             meter: Meter::new(),
             proofs: ProofCache::new(&METER_LOCK_SPEC),

@@ -154,3 +154,30 @@ fn the_token_goes_to_the_feed_alone_and_a_refusal_names_the_setting() {
     refused("set auth.token_file to a file with a service token");
     std::fs::remove_dir_all(&dir).unwrap();
 }
+
+#[test]
+fn a_session_ends_by_a_revocation_that_arrives_after_the_end_of_its_passport() {
+    const LATER_S: u64 = 5 * 60 * 60;
+    for (retention, want) in [
+        (Duration::from_secs(2 * LATER_S), Err(AuthReject::Revoked)),
+        (Duration::ZERO, Ok(())),
+    ] {
+        let rig = Rig::fresh();
+        rig.auth.retain_revocations(retention);
+        let held = rig.auth.hold(&rig.token(|_| {})).expect("a good passport");
+        assert_eq!(held.holder(), ("alice", Some("c")));
+        rig.fake.0.lock().events_up = false;
+        assert!(rig.auth.read_feed_once(0).unwrap().is_err());
+        rig.clock.advance(Duration::from_secs(LATER_S));
+        rig.fake.0.lock().events_up = true;
+        rig.fake.0.lock().events = vec![Revoked::Jti {
+            jti: "j1".into(),
+            until: NOW + 900,
+        }];
+        // The second read continues the view of the first.
+        for _ in 0..2 {
+            rig.auth.read_feed_once(0).unwrap().unwrap();
+            assert_eq!(rig.auth.still_holds(&held), want);
+        }
+    }
+}

@@ -129,7 +129,7 @@ impl RonAuthorizer {
         // After an outage the issuer may have returned with a different history of the same length:
         // read all of it again, while the current view stays in force.
         if old.synced() && !self.refresher.feed_failed.any() {
-            let mut view = old.clone();
+            let mut view = old.clone().retaining(self.retention_s());
             if let Some(checkpoint) = self.follow_feed(issuer, &mut view, wait_s)?
                 && self.check_head(issuer, &view, &checkpoint)?.is_none()
             {
@@ -138,7 +138,8 @@ impl RonAuthorizer {
             tracing::warn!(event = "auth_feed_restarted", after = old.after());
         }
         let known = self.seen.of(&issuer.issuer).head();
-        let mut view = RevocationView::through(known.as_ref());
+        let view = RevocationView::through(known.as_ref());
+        let mut view = view.retaining(self.retention_s());
         let checkpoint = self.follow_feed(issuer, &mut view, wait_s)?;
         let checkpoint = checkpoint.ok_or_else(|| "the revocation feed has gaps".to_owned())?;
         if let Some(altered) = self.check_head(issuer, &view, &checkpoint)? {

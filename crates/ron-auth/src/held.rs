@@ -2,6 +2,8 @@
 //! ends when the passport is revoked.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use ron_http::{Need, Principal, RequestHead};
 use ron_proto::Problem;
@@ -26,6 +28,11 @@ impl HeldPassport {
         self.0.claims.iat
     }
 
+    /// The passport's subject, and the client that it was issued to.
+    pub fn holder(&self) -> (&str, Option<&str>) {
+        (&self.0.claims.sub, self.0.claims.client_id.as_deref())
+    }
+
     /// When every session of it has ended, in unix seconds: a passport with caveats counts no longer than it is valid,
     /// because its budgets are counted that long.
     pub fn ends_s(&self) -> Option<u64> {
@@ -34,6 +41,16 @@ impl HeldPassport {
 }
 
 impl RonAuthorizer {
+    /// Remembers revocations for as long as sessions last beyond their passports. To be called before sessions are opened.
+    pub fn retain_revocations(&self, retention: Duration) {
+        self.retention_s
+            .store(retention.as_secs(), Ordering::Relaxed);
+    }
+
+    pub(crate) fn retention_s(&self) -> u64 {
+        self.retention_s.load(Ordering::Relaxed)
+    }
+
     /// Verifies a passport for a session. One that is bound to a key or a certificate is refused: it counts only with a
     /// proof in each request, which a session does not have.
     pub fn hold(&self, token: &str) -> Result<HeldPassport, AuthReject> {

@@ -36,6 +36,8 @@ pub struct RevocationView {
     tree: Frontier,
     /// An earlier head of the log that the events must lead through, and how they did.
     known: Option<KnownHead>,
+    /// For how many seconds entries stay after the end of every token that they can match.
+    retention_s: u64,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -117,6 +119,15 @@ impl RevocationView {
                 met: Met::NotYet,
             }),
             ..Self::default()
+        }
+    }
+
+    /// Keeps entries for longer than any token counts: for a holder of sessions that outlive their tokens. An event may
+    /// arrive long after the end of the token, when the feed was cut meanwhile.
+    pub fn retaining(self, retention_s: u64) -> Self {
+        Self {
+            retention_s,
+            ..self
         }
     }
 
@@ -276,9 +287,9 @@ impl RevocationView {
         Ok(())
     }
 
-    /// Drops entries that no unexpired token can match.
+    /// Drops entries that no unexpired token can match, after the view's retention.
     fn forget(&mut self, now_s: u64) {
-        if let Some(end_s) = now_s.checked_sub(2 * SKEW_S) {
+        if let Some(end_s) = now_s.checked_sub(2 * SKEW_S + self.retention_s) {
             self.jtis.forget(end_s);
             if let Some(end_s) = end_s.checked_sub(TTL_S_MAX) {
                 self.subjects.forget(end_s);
@@ -523,5 +534,35 @@ mod tests {
         assert_eq!(view.len(), 2);
         view.apply(&page(2, vec![], 0), true, 100_000).unwrap();
         assert!(view.is_empty());
+    }
+    #[test]
+    fn a_view_with_a_retention_keeps_what_arrives_after_the_end_of_its_tokens() {
+        const RETENTION_S: u64 = 12 * 60 * 60;
+        let both = || {
+            let jti = Revoked::Jti {
+                jti: "j1".into(),
+                until: 1_900,
+            };
+            let subject = Revoked::Subject {
+                subject_ref: "bob".into(),
+                issued_until: 1_000,
+            };
+            page(0, vec![jti, subject], 0)
+        };
+        let check = |retention_s: u64, now_s: u64, jti: bool, subject: bool| {
+            let mut view = RevocationView::default().retaining(retention_s);
+            view.apply(&both(), true, now_s).unwrap();
+            let revoked = view.check(&claims()) == Err(AuthReject::Revoked);
+            assert_eq!((revoked, view.voids("bob", 999)), (jti, subject), "{now_s}");
+        };
+        let gone = 1_900 + 2 * SKEW_S;
+        check(0, gone - 1, true, true);
+        check(0, gone, false, true);
+        check(RETENTION_S, gone, true, true);
+        check(RETENTION_S, gone + RETENTION_S - 1, true, true);
+        check(RETENTION_S, gone + RETENTION_S, false, true);
+        let gone = 1_000 + 2 * SKEW_S + TTL_S_MAX + RETENTION_S;
+        check(RETENTION_S, gone - 1, false, true);
+        check(RETENTION_S, gone, false, false);
     }
 }
