@@ -3,12 +3,12 @@
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use ron_tests::issuer::claims;
-use ron_tests::tools::{Process, wait_listening};
+use ron_tests::tools::{Desktop, Process, wait_listening};
 use ron_tests::{Fleet, free_port, ok, ron_binary, workspace};
 use serde_json::json;
 
@@ -50,6 +50,14 @@ impl Person<'_> {
             !out.status.success() && why.contains(words),
             "{line}: {why}"
         );
+    }
+
+    /// The file of the only login.
+    fn login(&self) -> Option<PathBuf> {
+        let found = std::fs::read_dir(self.home.path().join("ron-login")).ok()?;
+        let mut found: Vec<PathBuf> = found.map(|entry| entry.unwrap().path()).collect();
+        assert!(found.len() < 2, "{found:?}");
+        found.pop()
     }
 
     /// Signs in with a browser, which `login.mjs` steers; the output of the command and the last page.
@@ -110,19 +118,18 @@ fn a_person_signs_in_at_the_company_and_acts_with_the_passport_until_logout() {
     let read = "wallet balance acct:alice --asset ron";
     let write = "wallet issue acct:alice 5 --asset ron";
     ok(&ada.ron(write));
-    let kept = ada.home.path().join("ron-login/svc-wallet.token");
     let groups = ["--issuer", &issuer, "--openid-scope", "openid groups"];
 
     // Whom the policy maps to no client gets nothing; nor does a person without the claim.
     for (args, name) in [(&groups[..], "guest-1"), (&groups[..2], "ada")] {
         let (out, page) = ada.signs_in(args, &[name]);
         let why = String::from_utf8_lossy(&out.stderr);
-        assert!(page.contains("You are signed in"), "{page}");
+        assert!(page.contains("go back to the terminal"), "{page}");
         assert!(
             why.contains("maps the token to no client") && !out.status.success(),
             "{why}"
         );
-        assert!(!kept.exists());
+        assert_eq!(ada.login(), None);
     }
     let (out, page) = ada.signs_in(&groups, &["ada", "deny"]);
     let why = String::from_utf8_lossy(&out.stderr);
@@ -130,14 +137,22 @@ fn a_person_signs_in_at_the_company_and_acts_with_the_passport_until_logout() {
     assert!(why.contains("the provider refused: access_denied"), "{why}");
 
     let (out, page) = ada.signs_in(&groups, &["ada"]);
-    assert!(page.contains("You are signed in"), "{page}");
+    assert!(page.contains("go back to the terminal"), "{page}");
     let said = ok(&out);
     assert!(
-        said.contains("signed in as treasurer for svc-wallet with wallet:read"),
+        said.contains("(client treasurer) for svc-wallet with wallet:read"),
         "{said}"
     );
+    let kept = ada.login().expect("a login");
     let token = token_in(&kept);
-    assert_eq!(claims(&token)["client_id"], "treasurer");
+    let claims = claims(&token);
+    assert_eq!(claims["client_id"], "treasurer");
+    let subject = claims["sub"].as_str().unwrap();
+    assert!(said.contains(&format!("signed in as {subject} ")), "{said}");
+    // The file names the issuer too, so that a login at another one leaves it.
+    let issuer = claims["iss"].as_str().unwrap();
+    let name = format!("{}@svc-wallet.token", ron_client::encode(issuer));
+    assert!(kept.ends_with(&name), "{} {name}", kept.display());
     assert!(!said.contains(&token));
 
     // Commands act as the treasurer, who may read; a client that is named wins; another data directory has its own.
@@ -153,7 +168,7 @@ fn a_person_signs_in_at_the_company_and_acts_with_the_passport_until_logout() {
         said.contains("forgot the passport for svc-wallet"),
         "{said}"
     );
-    assert!(!kept.exists());
+    assert_eq!(ada.login(), None);
     ok(&ada.ron(write));
     let said = ok(&ada.command("logout").output().unwrap());
     assert_eq!(said, "nobody is signed in\n");
@@ -179,16 +194,24 @@ fn a_login_is_refused_before_a_person_gives_a_password_or_ends_in_time() {
     let http = fleet.api("svc-passport");
     ada.refused(
         &format!("login --no-browser --issuer {issuer} --url {http}"),
-        "not sent over plain TCP",
+        "over https or to a Unix socket alone",
     );
     ada.refused(
         &format!("login --issuer {issuer} --openid-scope profile"),
         "it must have openid",
     );
     let since = Instant::now();
-    ada.refused(
-        &format!("login --no-browser --issuer {issuer} --wait 1s"),
-        "nobody has signed in in time",
-    );
+    let desktop = Desktop::new();
+    let mut command = ada.command(&format!("login --issuer {issuer} --wait 4s --data-dir"));
+    let out = desktop.on(command.arg(fleet.dir())).output().unwrap();
+    let why = String::from_utf8_lossy(&out.stderr);
+    assert!(why.contains("nobody has signed in in time"), "{why}");
     assert!(since.elapsed() < Duration::from_secs(20));
+    let shown = String::from_utf8_lossy(&out.stdout);
+    let (_, state) = shown.split_once("&state=").expect("an address");
+    let state = state.split('&').next().unwrap();
+    let (arguments, page) = desktop.opened();
+    assert!(!arguments.contains(state), "{arguments}");
+    assert!(page.contains(state), "{page}");
+    assert_eq!(desktop.pages(), 0, "the page stays");
 }

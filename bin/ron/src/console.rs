@@ -11,7 +11,7 @@ use ron_proto::admin::SessionCode;
 use ron_service::config::BaseUrl;
 
 use crate::layout::Layout;
-use crate::{browser, fleet, token};
+use crate::{browser, fleet, login, token};
 
 /// Timeout of the call to the console.
 const WAIT: Duration = Duration::from_secs(5);
@@ -19,17 +19,18 @@ const WAIT: Duration = Duration::from_secs(5);
 /// Open the operator console in a browser, signed in.
 #[derive(Args)]
 #[command(
-    after_help = "The browser gets a session: it ends after 30 minutes without use, after 12 hours, or when the passport is revoked.\nActions need a passport that is at most 15 minutes old, so run this again before one.\n\nExamples:\n  ron console\n  ron console --scope 'admin:view admin:operate'\n  ron console --no-browser   # prints the address, which is good for one minute and one browser"
+    after_help = "The browser gets a session: it ends after 30 minutes without use, after 12 hours, or when the passport is revoked.\nActions need a passport that is at most 15 minutes old, so run this again before one. With the passport of an earlier\n`ron login`, sign in with that first.\n\nExamples:\n  ron console\n  ron console --scope 'admin:view admin:operate'\n  ron console --no-browser   # prints the address, which is good for one minute and one browser"
 )]
 pub struct ConsoleArgs {
     /// Data directory, as given to `ron up`.
     #[arg(long)]
     data_dir: Option<PathBuf>,
-    /// Client whose credentials are in clients/<name>.json; when absent, whoever has signed in with `ron login --audience
-    /// svc-admin`, else operator.
+    /// Client whose credentials are in clients/<name>.json. When absent, the passport of `ron login --audience svc-admin`
+    /// counts, and without one the client operator.
     #[arg(long)]
     client: Option<String>,
-    /// Scopes of the session, separated by spaces; all that the policy allows when absent.
+    /// Scopes of the session, separated by spaces; all that the policy allows when absent. With the passport of a login,
+    /// the login's own.
     #[arg(long)]
     scope: Option<String>,
     /// Base URL at which browsers reach the console; that of the configuration when absent.
@@ -55,6 +56,9 @@ pub fn run(args: &ConsoleArgs) -> Result<(), String> {
         ttl_s: None,
         caveats: &[],
     };
+    if let (None, Some(scope)) = (&args.client, &args.scope) {
+        login::check_scope(&layout, ask.audience, scope)?;
+    }
     let credential = token::credential(&layout, args.client.as_deref(), &ask)?;
     let url = format!("{}/api/session/code", at.url);
     let headers = [
@@ -74,6 +78,7 @@ pub fn run(args: &ConsoleArgs) -> Result<(), String> {
     };
     println!("{address}");
     if !args.no_browser {
+        // The browser reads the page after this command has ended; the next one removes it.
         browser::open(&address);
     }
     Ok(())

@@ -11,15 +11,16 @@ use clap::Args;
 use ron_client::{Credential, PassportClient, TokenAsk};
 use ron_kernel::{Clock as _, Deadline, SystemClock};
 use ron_proto::Timestamp;
+use ron_proto::passport::is_protected_url;
 use ron_service::config::parse_duration;
 
-use self::provider::{Asked, Provider};
+use self::provider::{Attempt, Provider};
 use self::redirect::Redirect;
 use crate::layout::Place;
 use crate::token::{WAIT, seconds};
 use crate::{browser, fleet, net};
 
-pub use self::kept::credential;
+pub use self::kept::{check_scope, credential};
 
 /// The longest time that a person may take to sign in.
 const LONGEST_WAIT: Duration = Duration::from_secs(60 * 60);
@@ -70,7 +71,7 @@ pub struct LoginArgs {
 /// Forget the passport of `ron login`.
 #[derive(Args)]
 pub struct LogoutArgs {
-    /// Service whose passport is forgotten; all of them when absent.
+    /// Service whose passports are forgotten; all of them when absent.
     #[arg(long)]
     audience: Option<String>,
 }
@@ -91,15 +92,17 @@ pub fn login(args: &LoginArgs) -> Result<(), String> {
     let http = net::client();
     let provider = Provider::discover(&http, &args.issuer, Deadline::within(WAIT))?;
     let redirect = Redirect::listen(args.port)?;
-    let asked = Asked::new(&args.client_id, redirect.uri());
-    let page = provider.page(&asked, &args.openid_scope);
-    println!("sign in at:\n{page}");
-    if !args.no_browser {
-        browser::open(&page);
+    let attempt = Attempt::new(&args.client_id, redirect.uri());
+    let address = provider.page(&attempt, &args.openid_scope);
+    println!("sign in at:\n{address}");
+    let waiting = redirect.serve(provider.expected(&attempt))?;
+    let page = (!args.no_browser).then(|| browser::open(&address));
+    let outcome = waiting.outcome(Deadline::within(wait));
+    if let Some(page) = page.flatten() {
+        page.remove();
     }
-    let waiting = redirect.serve(provider.expected(&asked))?;
-    let code = waiting.outcome(Deadline::within(wait))?;
-    let id_token = provider.redeem(&http, &asked, &code, now_s(), Deadline::within(WAIT))?;
+    let code = outcome?;
+    let id_token = provider.redeem(&http, &attempt, &code, now_s(), Deadline::within(WAIT))?;
     let ask = TokenAsk {
         audience: &args.audience,
         scope: args.scope.as_deref(),
@@ -118,7 +121,8 @@ pub fn login(args: &LoginArgs) -> Result<(), String> {
         })?;
     let kept = kept::keep(&args.audience, &answer.access_token)?;
     println!(
-        "signed in as {} for {} with {}, until {}\nkept in {}",
+        "signed in as {} (client {}) for {} with {}, until {}\nkept in {}",
+        kept.subject,
         kept.client,
         args.audience,
         answer.scope,
@@ -133,8 +137,10 @@ pub fn logout(args: &LogoutArgs) -> Result<(), String> {
     if forgotten.is_empty() {
         println!("nobody is signed in");
     }
-    for name in forgotten {
-        println!("forgot the passport for {name}; a copy of it would be good until it expires");
+    for (audience, issuer) in forgotten {
+        println!(
+            "forgot the passport for {audience} of {issuer}; a copy of it would be good until it expires"
+        );
     }
     Ok(())
 }
@@ -147,15 +153,53 @@ fn issuer(args: &LoginArgs) -> Result<PassportClient, String> {
         let at = fleet::reach(&args.place.layout()?, "svc-passport")?;
         (at.url, at.http)
     };
-    // The ID token is a credential: whoever receives it gets the passport instead of this person.
-    if url.starts_with("http:") && !net::insecure_loopback() {
-        return Err(format!(
-            "an ID token is not sent over plain TCP, as to {url}: name the https address of svc-passport"
-        ));
-    }
+    check_address(&url, net::insecure_loopback())?;
     Ok(PassportClient::new(&url, Credential::none(), http))
+}
+
+/// Refuses an address at which another party could read the ID token: a reader of it could exchange it for the passport.
+fn check_address(url: &str, insecure_loopback: bool) -> Result<(), String> {
+    let scheme = url.split(':').next().unwrap_or_default();
+    let rest = &url[scheme.len()..];
+    let is_safe = match &*scheme.to_ascii_lowercase() {
+        "https" | "unix" | "http+unix" => true,
+        "http" => insecure_loopback && is_protected_url(&format!("http{rest}")),
+        _ => false,
+    };
+    is_safe.then_some(()).ok_or_else(|| {
+        format!(
+            "an ID token is sent over https or to a Unix socket alone, not to {url}: name the https address of svc-passport"
+        )
+    })
 }
 
 fn now_s() -> u64 {
     SystemClock.unix_ms() / 1000
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_token_is_sent_to_protected_addresses_alone() {
+        let check = |url: &str, insecure: bool, want: bool| {
+            let got = check_address(url, insecure);
+            assert_eq!(got.is_ok(), want, "{url} {insecure}: {got:?}");
+        };
+        for insecure in [false, true] {
+            check("https://id.example", insecure, true);
+            check("HTTPS://id.example", insecure, true);
+            check("unix:/run/x.sock", insecure, true);
+            check("http+unix://%2Frun%2Fx.sock", insecure, true);
+            check("http://id.example", insecure, false);
+            check("HTTP://id.example", insecure, false);
+            check("http://127.0.0.1.id.example", insecure, false);
+            check("ftp://127.0.0.1", insecure, false);
+            check("id.example", insecure, false);
+            check("", insecure, false);
+            check("http://127.0.0.1:7450", insecure, insecure);
+            check("Http://127.0.0.1:7450", insecure, insecure);
+        }
+    }
 }

@@ -1,5 +1,7 @@
-//! The passports of a person who has signed in: a private file for each service, below the user's state directory.
+//! The passports of a person who has signed in: a private file for each issuer and service, below the user's state
+//! directory.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -13,13 +15,16 @@ use serde::Deserialize;
 use super::now_s;
 use crate::layout::{Layout, make_dir, state_dir, write_atomic};
 
-/// What the end of a file's name says: the rest is the audience, percent-encoded.
+/// How the name of a file ends. The rest is the issuer and the audience, each percent-encoded.
 const ENDING: &str = ".token";
+/// Between issuer and audience in a file's name; in neither of them, because it would be percent-encoded.
+const JOINT: char = '@';
 
 /// A passport that was kept.
 #[derive(Debug)]
 pub struct StoredPassport {
     pub path: PathBuf,
+    pub subject: String,
     pub client: String,
     /// When it expires, in unix seconds.
     pub exp: u64,
@@ -29,30 +34,69 @@ pub struct StoredPassport {
 #[derive(Deserialize)]
 struct Claims {
     iss: String,
+    sub: String,
     client_id: String,
+    #[serde(default)]
+    scope: String,
     exp: u64,
 }
 
 /// The credential of the person who is signed in, for a service of this data directory. `None` if
 /// nobody is, or only at another issuer than that of the data directory.
 pub fn credential(layout: &Layout, audience: &str) -> Result<Option<Credential>, String> {
+    Ok(of(layout, audience)?.map(|(credential, _)| credential))
+}
+
+/// Refuses other scopes than those of the login: its passport cannot be narrowed without the issuer's secret of its client.
+pub fn check_scope(layout: &Layout, audience: &str, scope: &str) -> Result<(), String> {
+    let Some((_, claims)) = of(layout, audience)? else {
+        return Ok(());
+    };
+    if is_same_scope(scope, &claims.scope) {
+        return Ok(());
+    }
+    Err(format!(
+        "--scope: the login of {} for {audience} has the scope {:?}; sign in again with `ron login --audience {audience} --scope {scope:?}`, or name a client with --client",
+        claims.client_id, claims.scope
+    ))
+}
+
+fn is_same_scope(one: &str, other: &str) -> bool {
+    let parts =
+        |text: &str| -> BTreeSet<String> { text.split_whitespace().map(str::to_owned).collect() };
+    parts(one) == parts(other)
+}
+
+fn of(layout: &Layout, audience: &str) -> Result<Option<(Credential, Claims)>, String> {
     let Ok(dir) = dir() else { return Ok(None) };
     let made = layout.bootstrap().exists().then(|| layout.read_bootstrap());
     let issuer = made.transpose()?.map(|made| made.issuer);
     at(&dir, issuer.as_deref(), audience, now_s())
 }
 
+/// The login for an audience; without an issuer, as on a host without a data directory, the only one.
 fn at(
     dir: &Path,
     issuer: Option<&str>,
     audience: &str,
     now_s: u64,
-) -> Result<Option<Credential>, String> {
-    let path = file(dir, audience);
-    if !path.exists() {
-        return Ok(None);
-    }
-    let credential = Credential::from_file(&path)?;
+) -> Result<Option<(Credential, Claims)>, String> {
+    let found = files(dir)?.into_iter().filter(|file| {
+        file.audience == audience && issuer.is_none_or(|issuer| issuer == file.issuer)
+    });
+    let found: Vec<LoginFile> = found.collect();
+    let path = match found.as_slice() {
+        [] => return Ok(None),
+        [only] => &only.path,
+        _ => {
+            let issuers: Vec<&str> = found.iter().map(|file| &*file.issuer).collect();
+            return Err(format!(
+                "there are logins for {audience} at several issuers ({}); name the data directory of one with --data-dir",
+                issuers.join(", ")
+            ));
+        }
+    };
+    let credential = Credential::from_file(path)?;
     let header = credential.header().unwrap_or_default();
     let claims = claims(header.trim_start_matches("Bearer "))
         .map_err(|why| format!("{}: {why}; run `ron logout`", path.display()))?;
@@ -67,48 +111,73 @@ fn at(
             Timestamp(claims.exp * 1000)
         ));
     }
-    Ok(Some(credential))
+    Ok(Some((credential, claims)))
 }
 
-/// Keeps a passport for an audience in place of an earlier one.
+/// Keeps a passport for an audience in place of an earlier one of the same issuer.
 pub fn keep(audience: &str, token: &str) -> Result<StoredPassport, String> {
     let claims = claims(token)?;
     let dir = dir()?;
     make_dir(&dir)?;
-    let path = file(&dir, audience);
+    let path = file(&dir, &claims.iss, audience);
     write_atomic(&path, format!("{token}\n").as_bytes(), 0o600)?;
     Ok(StoredPassport {
         path,
+        subject: claims.sub,
         client: claims.client_id,
         exp: claims.exp,
     })
 }
 
-/// Removes the passport for an audience, or all; returns the audiences.
-pub fn forget(audience: Option<&str>) -> Result<Vec<String>, String> {
+/// Removes the passports for an audience, or all; returns the audiences with their issuers.
+pub fn forget(audience: Option<&str>) -> Result<Vec<(String, String)>, String> {
     forget_in(&dir()?, audience)
 }
 
-fn forget_in(dir: &Path, audience: Option<&str>) -> Result<Vec<String>, String> {
+fn forget_in(dir: &Path, audience: Option<&str>) -> Result<Vec<(String, String)>, String> {
     let mut forgotten = Vec::new();
-    let cannot = |path: &Path, e: std::io::Error| format!("{}: {e}", path.display());
-    let entries = match fs::read_dir(dir) {
-        Ok(entries) => entries,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(forgotten),
-        Err(e) => return Err(cannot(dir, e)),
-    };
-    for entry in entries {
-        let path = entry.map_err(|e| cannot(dir, e))?.path();
-        let name = path.file_name().and_then(|name| name.to_str());
-        let name = name.and_then(|name| form_decode(name.strip_suffix(ENDING)?));
-        let Some(name) = name.filter(|name| audience.is_none_or(|wanted| wanted == name)) else {
-            continue;
-        };
-        fs::remove_file(&path).map_err(|e| cannot(&path, e))?;
-        forgotten.push(name);
+    for file in files(dir)? {
+        if audience.is_none_or(|wanted| wanted == file.audience) {
+            let path = &file.path;
+            fs::remove_file(path).map_err(|e| format!("{}: {e}", path.display()))?;
+            forgotten.push((file.audience, file.issuer));
+        }
     }
     forgotten.sort();
     Ok(forgotten)
+}
+
+struct LoginFile {
+    path: PathBuf,
+    issuer: String,
+    audience: String,
+}
+
+/// The files of all logins.
+fn files(dir: &Path) -> Result<Vec<LoginFile>, String> {
+    let cannot = |e: std::io::Error| format!("{}: {e}", dir.display());
+    let entries = match fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(e) => return Err(cannot(e)),
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let path = entry.map_err(cannot)?.path();
+        let name = path.file_name().and_then(|name| name.to_str());
+        let named = name.and_then(|name| {
+            let (issuer, audience) = name.strip_suffix(ENDING)?.split_once(JOINT)?;
+            Some((form_decode(issuer)?, form_decode(audience)?))
+        });
+        if let Some((issuer, audience)) = named {
+            found.push(LoginFile {
+                path,
+                issuer,
+                audience,
+            });
+        }
+    }
+    Ok(found)
 }
 
 /// Beside the default data directory, not in it: `ron init` wants that one for itself.
@@ -117,8 +186,9 @@ fn dir() -> Result<PathBuf, String> {
     Ok(state.join("ron-login"))
 }
 
-fn file(dir: &Path, audience: &str) -> PathBuf {
-    dir.join(encode(audience) + ENDING)
+fn file(dir: &Path, issuer: &str, audience: &str) -> PathBuf {
+    let (issuer, audience) = (encode(issuer), encode(audience));
+    dir.join(format!("{issuer}{JOINT}{audience}{ENDING}"))
 }
 
 fn claims(token: &str) -> Result<Claims, String> {
@@ -138,14 +208,15 @@ mod tests {
     fn token(iss: &str, exp: u64) -> String {
         let part = |value: serde_json::Value| b64::url(value.to_string().as_bytes());
         let header = part(serde_json::json!({"alg": "EdDSA", "kid": "k", "typ": "at+jwt"}));
-        let claims = serde_json::json!({"iss": iss, "client_id": "staff", "exp": exp});
+        let claims =
+            serde_json::json!({"iss": iss, "sub": "ada", "client_id": "staff", "exp": exp});
         format!("{header}.{}.{}", part(claims), b64::url(&[0; 64]))
     }
 
     #[test]
     fn a_login_counts_at_its_issuer_until_it_ends() {
         let dir = tempfile::tempdir().expect("a directory");
-        let path = file(dir.path(), "svc-wallet");
+        let path = file(dir.path(), "https://id", "svc-wallet");
         let check = |issuer: Option<&str>, audience: &str, now_s: u64, want: Result<bool, &str>| {
             let got = at(dir.path(), issuer, audience, now_s).map(|found| found.is_some());
             match (&got, want) {
@@ -171,6 +242,41 @@ mod tests {
         check(Some("https://id"), "svc-wallet", 99, Err("chmod 600"));
         write_atomic(&path, b"no-token", 0o600).expect("written");
         check(Some("https://id"), "svc-wallet", 99, Err("ron logout"));
+        // A file under the name of one issuer with the passport of another.
+        write_atomic(&path, token("https://other", 100).as_bytes(), 0o600).expect("written");
+        check(Some("https://id"), "svc-wallet", 99, Ok(false));
+        check(Some("https://other"), "svc-wallet", 99, Ok(false));
+    }
+
+    #[test]
+    fn a_login_at_a_second_issuer_replaces_none_at_the_first() {
+        let dir = tempfile::tempdir().expect("a directory");
+        for issuer in ["https://one", "https://two"] {
+            let path = file(dir.path(), issuer, "ron-kms");
+            write_atomic(&path, token(issuer, 100).as_bytes(), 0o600).expect("written");
+        }
+        for issuer in ["https://one", "https://two"] {
+            let (_, claims) = at(dir.path(), Some(issuer), "ron-kms", 1)
+                .expect("readable")
+                .expect("a login");
+            assert_eq!(claims.iss, issuer);
+        }
+        let several = at(dir.path(), None, "ron-kms", 1).map(|_| ());
+        let why = several.expect_err("which of the two is unclear");
+        assert!(
+            why.contains("https://one") && why.contains("https://two"),
+            "{why}"
+        );
+    }
+
+    #[test]
+    fn scopes_are_the_same_in_any_order() {
+        assert!(is_same_scope(
+            "admin:view admin:operate",
+            "admin:operate  admin:view"
+        ));
+        assert!(!is_same_scope("admin:view", "admin:operate admin:view"));
+        assert!(!is_same_scope("", "admin:view"));
     }
 
     #[test]
@@ -180,15 +286,16 @@ mod tests {
         assert_eq!(forget_in(&dir, None), Ok(Vec::new()));
         make_dir(&dir).expect("a directory");
         for audience in ["svc-wallet", "https://orders.example.org/", ".."] {
-            write_atomic(&file(&dir, audience), b"x", 0o600).expect("written");
+            write_atomic(&file(&dir, "https://id", audience), b"x", 0o600).expect("written");
         }
+        let named = |audience: &str| (audience.to_owned(), "https://id".to_owned());
         write_atomic(&dir.join("mine"), b"x", 0o600).expect("written");
         let url = "https://orders.example.org/";
         assert_eq!(forget_in(&dir, Some("reports")), Ok(Vec::new()));
-        assert_eq!(forget_in(&dir, Some(url)), Ok(vec![url.to_owned()]));
+        assert_eq!(forget_in(&dir, Some(url)), Ok(vec![named(url)]));
         assert_eq!(
             forget_in(&dir, None).expect("forgotten"),
-            ["..", "svc-wallet"]
+            [named(".."), named("svc-wallet")]
         );
         assert!(dir.join("mine").exists());
     }

@@ -29,8 +29,8 @@ pub struct Provider {
     authorization_response_iss_parameter_supported: bool,
 }
 
-/// What this login asked for, to be found again in the answers.
-pub struct Asked<'a> {
+/// One login: what the answers to it have.
+pub struct Attempt<'a> {
     client_id: &'a str,
     redirect_uri: &'a str,
     state: String,
@@ -38,7 +38,7 @@ pub struct Asked<'a> {
     verifier: Zeroizing<String>,
 }
 
-impl<'a> Asked<'a> {
+impl<'a> Attempt<'a> {
     /// Each value is new: an answer to another login has none of them.
     pub fn new(client_id: &'a str, redirect_uri: &'a str) -> Self {
         let fresh = || b64::url(&OsRandom.bytes::<32>());
@@ -53,7 +53,7 @@ impl<'a> Asked<'a> {
 }
 
 #[derive(Deserialize)]
-struct Redeemed {
+struct CodeAnswer {
     id_token: String,
 }
 
@@ -113,15 +113,15 @@ impl Provider {
     }
 
     /// Address of the page on which the person signs in.
-    pub fn page(&self, asked: &Asked<'_>, scope: &str) -> String {
-        let challenge = b64::url(&hash::sha256(asked.verifier.as_bytes()));
+    pub fn page(&self, attempt: &Attempt<'_>, scope: &str) -> String {
+        let challenge = b64::url(&hash::sha256(attempt.verifier.as_bytes()));
         let query = form(&[
             ("response_type", "code"),
-            ("client_id", asked.client_id),
-            ("redirect_uri", asked.redirect_uri),
+            ("client_id", attempt.client_id),
+            ("redirect_uri", attempt.redirect_uri),
             ("scope", scope),
-            ("state", &asked.state),
-            ("nonce", &asked.nonce),
+            ("state", &attempt.state),
+            ("nonce", &attempt.nonce),
             ("code_challenge", &challenge),
             ("code_challenge_method", "S256"),
         ]);
@@ -131,9 +131,9 @@ impl Provider {
     }
 
     /// What the redirect that ends this login has.
-    pub fn expected(&self, asked: &Asked<'_>) -> Expected {
+    pub fn expected(&self, attempt: &Attempt<'_>) -> Expected {
         Expected {
-            state: asked.state.clone(),
+            state: attempt.state.clone(),
             issuer: self.issuer.clone(),
             is_named: self.authorization_response_iss_parameter_supported,
         }
@@ -144,7 +144,7 @@ impl Provider {
     pub fn redeem(
         &self,
         http: &HttpClient,
-        asked: &Asked<'_>,
+        attempt: &Attempt<'_>,
         code: &str,
         now_s: u64,
         by: Deadline,
@@ -152,9 +152,9 @@ impl Provider {
         let body = form(&[
             ("grant_type", "authorization_code"),
             ("code", code),
-            ("redirect_uri", asked.redirect_uri),
-            ("client_id", asked.client_id),
-            ("code_verifier", &asked.verifier),
+            ("redirect_uri", attempt.redirect_uri),
+            ("client_id", attempt.client_id),
+            ("code_verifier", &attempt.verifier),
         ]);
         let call = Call {
             method: Method::POST,
@@ -166,21 +166,21 @@ impl Provider {
         };
         let at = &self.token_endpoint;
         let reply = http.call(call).map_err(|e| format!("{at}: {e}"))?;
-        let redeemed: Redeemed = document(at, &reply)?;
-        let id_token = Zeroizing::new(redeemed.id_token);
-        check(&id_token, self, asked, now_s)?;
+        let answer: CodeAnswer = document(at, &reply)?;
+        let id_token = Zeroizing::new(answer.id_token);
+        check(&id_token, self, attempt, now_s)?;
         Ok(id_token)
     }
 }
 
 /// The claims of the ID token are those of this login.
-fn check(token: &str, by: &Provider, asked: &Asked<'_>, now_s: u64) -> Result<(), String> {
+fn check(token: &str, by: &Provider, attempt: &Attempt<'_>, now_s: u64) -> Result<(), String> {
     let claims = id_claims(token).ok_or("the provider's ID token cannot be read")?;
     let refuse = |why: &str| Err(format!("the provider's ID token is refused: {why}"));
     if claims.iss != by.issuer {
         return refuse("iss is another issuer");
     }
-    let ours = |name: &String| name == asked.client_id;
+    let ours = |name: &String| name == attempt.client_id;
     let (meant, alone) = match &claims.aud {
         Audience::One(name) => (ours(name), true),
         Audience::Many(names) => (names.iter().any(ours), names.len() == 1),
@@ -195,7 +195,7 @@ fn check(token: &str, by: &Provider, asked: &Asked<'_>, now_s: u64) -> Result<()
     if claims.exp <= now_s {
         return refuse("it has expired; is the clock of this host right?");
     }
-    if !ct::eq(claims.nonce.as_bytes(), asked.nonce.as_bytes()) {
+    if !ct::eq(claims.nonce.as_bytes(), attempt.nonce.as_bytes()) {
         return refuse("its nonce is that of another login");
     }
     Ok(())
@@ -263,14 +263,14 @@ mod tests {
 
     #[test]
     fn an_id_token_is_of_this_login_or_refused() {
-        let asked = Asked::new("ron", "http://127.0.0.1:1/callback");
+        let attempt = Attempt::new("ron", "http://127.0.0.1:1/callback");
         let by = provider("https://login.example/auth");
-        let good = json!({"iss": "https://login.example", "aud": "ron", "exp": 100, "nonce": asked.nonce, "sub": "u"});
+        let good = json!({"iss": "https://login.example", "aud": "ron", "exp": 100, "nonce": attempt.nonce, "sub": "u"});
         let verdict = |change: &dyn Fn(&mut Value), now_s: u64| {
             let mut claims = good.clone();
             change(&mut claims);
             let token = format!("e30.{}.x", b64::url(claims.to_string().as_bytes()));
-            check(&token, &by, &asked, now_s)
+            check(&token, &by, &attempt, now_s)
         };
         assert_eq!(verdict(&|_| (), 99), Ok(()));
         assert_eq!(verdict(&|c| c["aud"] = json!(["ron"]), 99), Ok(()));
@@ -298,15 +298,15 @@ mod tests {
             99,
             "cannot be read",
         );
-        assert!(check("no token", &by, &asked, 99).is_err());
+        assert!(check("no token", &by, &attempt, 99).is_err());
     }
 
     #[test]
     fn the_page_asks_for_a_code_with_a_challenge() {
-        let asked = Asked::new("ron", "http://127.0.0.1:1/callback");
-        let page = provider("https://login.example/auth?tenant=a").page(&asked, "openid groups");
-        let challenge = b64::url(&hash::sha256(asked.verifier.as_bytes()));
-        let (state, nonce) = (&asked.state, &asked.nonce);
+        let attempt = Attempt::new("ron", "http://127.0.0.1:1/callback");
+        let page = provider("https://login.example/auth?tenant=a").page(&attempt, "openid groups");
+        let challenge = b64::url(&hash::sha256(attempt.verifier.as_bytes()));
+        let (state, nonce) = (&attempt.state, &attempt.nonce);
         assert_eq!(
             page,
             format!(
@@ -314,10 +314,10 @@ mod tests {
                  &scope=openid%20groups&state={state}&nonce={nonce}&code_challenge={challenge}&code_challenge_method=S256"
             )
         );
-        assert!(!page.contains(&*asked.verifier));
-        let again = Asked::new("ron", "http://127.0.0.1:1/callback");
-        assert!(again.state != asked.state && again.nonce != asked.nonce);
-        assert!(again.verifier != asked.verifier);
+        assert!(!page.contains(&*attempt.verifier));
+        let again = Attempt::new("ron", "http://127.0.0.1:1/callback");
+        assert!(again.state != attempt.state && again.nonce != attempt.nonce);
+        assert!(again.verifier != attempt.verifier);
     }
 
     #[test]
@@ -328,7 +328,7 @@ mod tests {
             headers: Vec::new(),
             body: body.to_string().into_bytes(),
         };
-        let why = document::<Redeemed>("https://a/token", &reply).err();
+        let why = document::<CodeAnswer>("https://a/token", &reply).err();
         assert_eq!(
             why.as_deref(),
             Some("https://a/token: status 400: invalid_grant no[2J")

@@ -165,7 +165,9 @@ fn router(expected: Expected, outcomes: Sender<Outcome>) -> Router {
     let answer = move |request: &Request| {
         let outcome = judged(request, &expected)?;
         let text = match &outcome {
-            Ok(_) => "You are signed in. Close this page and go back to the terminal.\n",
+            Ok(_) => {
+                "Close this page and go back to the terminal, which says whether you are signed in.\n"
+            }
             Err(_) => "The provider has not signed you in; the terminal shows the reason.\n",
         };
         let taken = outcomes.try_send(outcome);
