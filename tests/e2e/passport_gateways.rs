@@ -2,6 +2,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -163,8 +164,8 @@ fn is_whole(asked: &str) -> bool {
     body.len() >= length.map_or(0, |length| length.parse().unwrap())
 }
 
-/// A service that answers with what it is told of its caller, and with the body of the request.
-fn service() -> (u16, std::thread::JoinHandle<()>) {
+/// A service that answers with a header that it gets of its caller, and with the body of the request.
+fn service(header: &'static str) -> (u16, std::thread::JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let thread = std::thread::spawn(move || {
@@ -181,7 +182,7 @@ fn service() -> (u16, std::thread::JoinHandle<()>) {
             if asked.starts_with("stop") {
                 return;
             }
-            let named = |line: &&str| line.to_lowercase().starts_with("x-subject:");
+            let named = |line: &&str| line.to_lowercase().starts_with(header);
             let names: Vec<&str> = asked.lines().filter(named).collect();
             let body = asked.split("\r\n\r\n").nth(1).unwrap_or_default();
             let said = format!("{} {body}", names.join(" "));
@@ -234,7 +235,7 @@ fn caddy(dir: &Path, socket: &str, port: u16, service: u16) -> Process {
 fn caddy_protects_a_service_with_the_forward_endpoint() {
     let (mut fleet, socket, dir) = with_public_socket();
     let shop = Shop::open(&fleet, dir.path());
-    let (service, answers) = service();
+    let (service, answers) = service("x-subject:");
     let port = free_port();
     let caddy = caddy(dir.path(), &socket, port, service);
     let url = format!("http://127.0.0.1:{port}/orders/7");
@@ -290,6 +291,41 @@ fn caddy_protects_a_service_with_the_forward_endpoint() {
         502,
         "the issuer is gone"
     );
+    drop(caddy);
+    let _ =
+        TcpStream::connect(("127.0.0.1", service)).and_then(|mut s| s.write_all(b"stop\r\n\r\n"));
+    answers.join().unwrap();
+}
+
+#[test]
+fn caddy_passes_no_header_of_the_caller_on_where_the_issuers_is_empty() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("svc-passport.sock");
+    let issuer = UnixListener::bind(&socket).unwrap();
+    let answering = std::thread::spawn(move || {
+        let (mut stream, _) = issuer.accept().unwrap();
+        let mut asked = String::new();
+        let mut piece = [0; 4096];
+        while !asked.contains("\r\n\r\n") {
+            let read = stream.read(&mut piece).unwrap();
+            asked += &String::from_utf8_lossy(&piece[..read]);
+        }
+        let named = "X-Subject: shop\r\nX-Client: shop\r\nX-Scope:\r\n";
+        let answer = format!("HTTP/1.1 200 OK\r\n{named}Content-Length: 0\r\n\r\n");
+        stream.write_all(answer.as_bytes()).unwrap();
+    });
+    let (service, answers) = service("x-scope:");
+    let port = free_port();
+    let caddy = caddy(dir.path(), &socket.display().to_string(), port, service);
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    let asked = "GET /orders/7 HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Scope: orders:admin\r\nConnection: close\r\n\r\n";
+    let asked = asked.replace("Host: 127.0.0.1", &format!("Host: 127.0.0.1:{port}"));
+    stream.write_all(asked.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert!(!answer.contains("orders:admin"), "{answer}");
+    answering.join().unwrap();
     drop(caddy);
     let _ =
         TcpStream::connect(("127.0.0.1", service)).and_then(|mut s| s.write_all(b"stop\r\n\r\n"));
