@@ -2,7 +2,8 @@
 //
 //   node signin.mjs ADDRESS
 //
-// It fails unless the address signs one browser in, by a cookie that scripts cannot read. Then it prints `signed in`, and
+// It fails unless the address signs one browser in after a click, by a cookie that scripts cannot read, and ends no session
+// before a click. Then it prints `signed in`, and
 // waits until the console has ended the session. Chromium is found at $CHROMIUM or /usr/bin/chromium.
 
 import assert from "node:assert/strict";
@@ -18,10 +19,14 @@ const open = async () => {
   const page = await (await browser.newContext()).newPage();
   page.setDefaultTimeout(30_000);
   await page.goto(address, { waitUntil: "load" });
+  await page.waitForSelector("[data-code]");
   return page;
 };
 try {
   const page = await open();
+  // A link alone signs nobody in.
+  assert.deepEqual(await page.context().cookies(base + "api/overview"), []);
+  await page.click("[data-code]");
   await page.waitForSelector("tr[data-node]");
   const code = address.split("=")[1];
   const seen = await page.evaluate(() => document.cookie + location.href + JSON.stringify(history.state));
@@ -36,7 +41,16 @@ try {
   await page.waitForSelector("tr[data-node]");
   // The code counts once: another browser gets the form.
   const other = await open();
+  await other.click("[data-code]");
   await other.waitForSelector(".signin input");
+  // Nor does a link end a session: the page asks, and cancelling changes nothing.
+  const link = await page.context().newPage();
+  await link.goto(address, { waitUntil: "load" });
+  await link.waitForSelector("[data-code]");
+  assert.match(await link.textContent(".signin"), /ends the session of operator/);
+  await link.click(".signin button[type=button]");
+  await link.waitForSelector("tr[data-node]");
+  await link.close();
   console.log("signed in");
   await page.waitForSelector(".signin input");
   console.log("ended");

@@ -46,6 +46,8 @@ function App() {
   const place = VIEWS.some(([path]) => path === route.path[0]) ? route.path[0]! : "";
   const choices: Choices = { theme, setTheme, language, setLang, zone, setZone, every, setEvery };
   const again = () => { config.refresh(); me.refresh(); overview.refresh(); };
+  const [pending, setPending] = useState(code);
+  const decided = () => { setPending(""); again(); };
   const signOut = () => void send("DELETE", "api/session").then(() => location.reload(), again);
   const oldFor = overview.data && !overview.error ? (serverNow() - Date.parse(overview.data.asOf)) / 1000 : 0;
   const refused = (ui !== null && !ui.signedIn) || overview.error instanceof HttpError && (overview.error.status === 401 || overview.error.status === 403);
@@ -70,7 +72,8 @@ function App() {
         <div class="lost old" role="status"><StateIcon state="unknown" /> <b>{t("oldData")}.</b> {t("oldDataHint", { t: span(oldFor) })}</div>
       )}
       <main id="main" tabIndex={-1} class={overview.error && overview.data ? "frozen" : ""}>
-        {refused ? <SignIn why={overview.error?.message ?? ""} mode={ui?.authMode ?? ""} done={again} />
+        {pending && ui?.authMode === "passport" && (!ui.signedIn || me.data || me.error) ? <Confirm code={pending} name={ui.signedIn ? me.data?.subject ?? "–" : ""} done={decided} />
+          : refused ? <SignIn why={overview.error?.message ?? ""} mode={ui?.authMode ?? ""} done={again} />
           : route.path[0] === "nodes" && route.path[1] ? <NodeView key={route.path[1]} id={route.path[1]} everyMs={everyMs} utc={utc} theme={shown} ui={ui} me={me.data} />
           : place === "epochs" ? <Epochs everyMs={everyMs} utc={utc} />
           : place === "audit" ? <Audit everyMs={everyMs} utc={utc} />
@@ -154,6 +157,20 @@ function takeCode(): string {
 }
 const code = takeCode();
 
+/** Asks before a code is used: anybody can send a link with one, to sign a person in as somebody else. */
+function Confirm({ code, name, done }: { code: string; name: string; done: () => void }) {
+  // A code that is void changes nothing: the page goes on with its session, or with the form.
+  const enter = (event: Event) => { event.preventDefault(); void send<Me>("POST", "api/session", { code }).then(done, done); };
+  return (
+    <form class="signin card" onSubmit={enter}>
+      <h1>{t("signIn")}</h1>
+      <p>{name ? t("codeReplace", { name }) : t("codeHint")}</p>
+      <button type="submit" class="go" data-code>{t("signIn")}</button>
+      <button type="button" class="chip" onClick={done}>{t("cancel")}</button>
+    </form>
+  );
+}
+
 function SignIn({ why, mode, done }: { why: string; mode: string; done: () => void }) {
   const [value, setValue] = useState("");
   const [bad, setBad] = useState("");
@@ -183,7 +200,4 @@ function SignIn({ why, mode, done }: { why: string; mode: string; done: () => vo
   );
 }
 
-const start = () => render(<App />, document.getElementById("app")!);
-// A code that is void leads to the form, as no code does.
-if (code) void send<Me>("POST", "api/session", { code }).then(start, start);
-else start();
+render(<App />, document.getElementById("app")!);
