@@ -22,7 +22,7 @@ use crate::fleet::{DuePoll, Event, Fleet};
 use crate::gate::Gate;
 use crate::logs::LogWatch;
 use crate::metrics;
-use crate::sessions::Sessions;
+use crate::sessions::{LONGEST_MAX, Sessions};
 use crate::settings::{AuthMode, Settings, TABLE};
 use crate::topology::{
     ACTIONS, ACTIONS_QUEUE, AUDIT, DISCOVERY, EPOCHS, LOG_HEADS, POLLS, SAMPLERS, SCHEDULER,
@@ -69,6 +69,7 @@ impl Service for SvcAdmin {
         let audit = Arc::new(audit);
         let shared = Arc::new(Snapshot::new(settings));
         chassis.ready.declare(&["discovery"]);
+        auth.retain_revocations(LONGEST_MAX);
         let sessions = Sessions::new(
             shared.clone(),
             chassis.clock.clone(),

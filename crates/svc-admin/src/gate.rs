@@ -41,7 +41,8 @@ pub struct Gate {
 }
 
 /// Reasons of refusals beside those of passports, in `auth_failures_total` and in the log.
-const REASONS: [&str; 7] = [
+const REASONS: [&str; 8] = [
+    WRONG_CODE,
     NO_SESSION,
     NO_IDENTITY,
     OTHER_TENANT,
@@ -52,6 +53,8 @@ const REASONS: [&str; 7] = [
 ];
 /// The reason for refusing a change by a caller that nothing identifies, in mode `none`.
 pub const NO_IDENTITY: &str = "no_identity";
+/// The reason for refusing a code that opens no session.
+pub const WRONG_CODE: &str = "code";
 /// The reason for refusing a session that has ended.
 const NO_SESSION: &str = "no_session";
 /// The reason for refusing a passport of another tenant than the console's.
@@ -79,7 +82,7 @@ impl Gate {
             // Without a credential there is nothing to check; such a caller is not counted as
             // refused.
             AuthMode::Passport => {
-                session_of(head).is_some() || head.headers.contains("authorization")
+                self.session_of(head).is_some() || head.headers.contains("authorization")
             }
         };
         shows && self.decide(head, &Need::Scope(scope::ADMIN_VIEW)).is_ok()
@@ -98,7 +101,7 @@ impl Gate {
                     .refused(refusal.reason, peer, &head.request_id, None);
                 refusal.problem
             }),
-            AuthMode::None | AuthMode::Passport => match session_of(head) {
+            AuthMode::None | AuthMode::Passport => match self.session_of(head) {
                 // An explicit header wins over the cookie: a program that sends one does not mean a
                 // browser's session.
                 Some(id) if !head.headers.contains("authorization") => {
@@ -145,17 +148,21 @@ impl Gate {
         }
     }
 
-    /// 403 unless the passport of the caller was issued a short time ago: who acts on a node has just signed in. Proxies and
-    /// services have no passports.
-    pub fn acts_now(&self, head: &RequestHead, now_s: u64) -> Result<(), Problem> {
-        let settings = self.settings.load();
-        if settings.auth == AuthMode::Ingress {
+    /// 403 unless the passport of the caller was issued a short time ago, so that a person signs in before an action. Users
+    /// that a proxy names, and services by token, certificate or Unix user, have no passports.
+    pub fn acts_now(
+        &self,
+        head: &RequestHead,
+        caller: &Principal,
+        now_s: u64,
+    ) -> Result<(), Problem> {
+        if caller.kind == PrincipalKind::Service {
             return Ok(());
         }
+        let settings = self.settings.load();
         let sent = head.header("authorization");
         let sent = sent.and_then(|header| header.split_once(' '));
-        let issued = match (sent, session_of(head)) {
-            (Some((_, token)), _) if token.trim().starts_with("ron_") => return Ok(()),
+        let issued = match (sent, self.session_of(head)) {
             (Some((_, token)), _) => self.passports.issued_s(token.trim()).ok(),
             (None, Some(id)) => self.sessions.find(&id, true).map(|held| held.issued_s()),
             (None, None) => None,
@@ -169,8 +176,28 @@ impl Gate {
             403,
             "sign_in_again",
             "Signed in too long ago",
-            "an action needs a passport that was issued within session.action_age (15 minutes); sign in again, as with `ron console`",
+            "an action needs a passport that was issued within session.action_age (15 minutes); sign in again with `ron console`, after a `ron login` with that first",
         ))
+    }
+
+    /// The id in the console's cookie. Where browsers reach the console over TLS, also through a proxy, only the name counts
+    /// that no other host can set.
+    pub fn session_of(&self, head: &RequestHead) -> Option<String> {
+        if head.headers.count("cookie") != 1 {
+            return None;
+        }
+        let cookies = head.header("cookie")?;
+        let only_host = self.is_https(head.transport);
+        cookie(cookies, HOST_COOKIE).or_else(|| cookie(cookies, COOKIE).filter(|_| !only_host))
+    }
+
+    /// Whether browsers reach the console over TLS: here, or at a proxy by an https address in `public_url`.
+    pub fn is_https(&self, transport: Transport) -> bool {
+        let is_secure = |base: &String| {
+            let scheme = base.get(.."https:".len());
+            scheme.is_some_and(|scheme| scheme.eq_ignore_ascii_case("https:"))
+        };
+        transport == Transport::Tls || self.passports.bases().iter().any(is_secure)
     }
 
     /// A passport of the console's own tenant, or a service token.
@@ -201,16 +228,6 @@ impl Authorizer for Gate {
     fn served_at(&self, bases: &[String]) {
         self.passports.served_at(bases);
     }
-}
-
-/// The id in the console's cookie. Over TLS only the name counts that no other host can set.
-pub fn session_of(head: &RequestHead) -> Option<String> {
-    if head.headers.count("cookie") != 1 {
-        return None;
-    }
-    let cookies = head.header("cookie")?;
-    let only_host = head.transport == Transport::Tls;
-    cookie(cookies, HOST_COOKIE).or_else(|| cookie(cookies, COOKIE).filter(|_| !only_host))
 }
 
 fn cookie(cookies: &str, wanted: &str) -> Option<String> {
@@ -324,6 +341,7 @@ fn scopes_of(groups: &[&str], rules: &Ingress) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::test_issuer::{TestIssuer, settings};
     use ron_http::Method;
 
     fn head(peer: &str, pairs: &[(&str, &str)]) -> RequestHead {
@@ -394,18 +412,32 @@ mod tests {
         check("11.1.1.1", &[], Need::Public, Ok("public"));
     }
 
+    /// A gate that passports and browsers reach at these addresses.
+    fn gate(bases: &[&str]) -> Gate {
+        let issuer = TestIssuer::new();
+        let settings = settings("");
+        let sessions = issuer.sessions(settings.clone());
+        let gate = Gate::new(issuer.passports.clone(), sessions, settings);
+        let bases: Vec<String> = bases.iter().map(|base| (*base).to_owned()).collect();
+        gate.served_at(&bases);
+        gate
+    }
+
     #[test]
     fn the_cookie_is_read_and_nothing_else() {
+        let plain = gate(&["http://127.0.0.1:7480"]);
+        let proxied = gate(&["http://127.0.0.1:7480", "HTTPS://console.example"]);
         let check = |text: &str, want: Option<&str>| {
             let head = head("1.1.1.1", &[("cookie", text)]);
-            assert_eq!(session_of(&head).as_deref(), want, "{text}");
-            // Over TLS a plain name may be another host's.
+            assert_eq!(plain.session_of(&head).as_deref(), want, "{text}");
+            // Over TLS a plain name may be another host's, wherever TLS ends.
+            let want = want.filter(|_| text.contains(HOST_COOKIE));
+            assert_eq!(proxied.session_of(&head).as_deref(), want, "{text} proxied");
             let tls = RequestHead {
                 transport: Transport::Tls,
                 ..head
             };
-            let want = want.filter(|_| text.contains(HOST_COOKIE));
-            assert_eq!(session_of(&tls).as_deref(), want, "{text} over TLS");
+            assert_eq!(plain.session_of(&tls).as_deref(), want, "{text} over TLS");
         };
         check("ron_admin=abc", Some("abc"));
         check("x=1; ron_admin=abc ; y=2", Some("abc"));
@@ -416,5 +448,25 @@ mod tests {
         check("ron_admin=a; ron_admin=b", None);
         let bearing = with_bearer(&head("1.1.1.1", &[("authorization", "Bearer x")]), "y");
         assert_eq!(bearing.bearer(), Some("y"));
+    }
+
+    #[test]
+    fn a_service_acts_without_a_passport_and_a_person_with_a_new_one() {
+        let gate = gate(&[]);
+        let caller = |kind: PrincipalKind| Principal {
+            kind,
+            ..Principal::public()
+        };
+        // A Unix user or a certificate sends no credential in a header.
+        let head = RequestHead {
+            transport: Transport::Unix { uid: 7 },
+            ..head("127.0.0.1", &[])
+        };
+        assert!(
+            gate.acts_now(&head, &caller(PrincipalKind::Service), 0)
+                .is_ok()
+        );
+        let refused = gate.acts_now(&head, &caller(PrincipalKind::Passport), 0);
+        assert_eq!(refused.expect_err("no passport").code, "sign_in_again");
     }
 }

@@ -49,3 +49,5 @@ pub use boot::SvcAdmin;
 mod acting_tests;
 #[cfg(test)]
 mod console_tests;
+#[cfg(test)]
+mod test_issuer;

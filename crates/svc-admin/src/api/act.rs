@@ -99,7 +99,9 @@ fn gates(
         return Err(Problem::forbidden(format!("this needs the scope {needed}")));
     }
     let now_s = console.fleet.clock.unix_ms() / 1000;
-    console.gate.acts_now(&head_of(request), now_s)?;
+    console
+        .gate
+        .acts_now(&head_of(request), &request.principal, now_s)?;
     if node.spec.credential.is_none() {
         let why = format!("credential_file is not set for {id}");
         return Err(Problem::new(

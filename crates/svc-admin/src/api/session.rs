@@ -2,7 +2,7 @@
 //! is a random id; the passport stays here.
 
 use ron_auth::{AuthReject, HeldPassport};
-use ron_http::{Authorizer as _, Need, Request, Response, Transport};
+use ron_http::{Authorizer as _, Need, Peer, Request, Response};
 use ron_proto::admin::{SessionCode, SessionRequest};
 use ron_proto::{Problem, scope};
 use zeroize::Zeroizing;
@@ -10,7 +10,7 @@ use zeroize::Zeroizing;
 use super::{Console, guard, views};
 use crate::audit::line;
 use crate::caller::Caller;
-use crate::gate::{COOKIE, HOST_COOKIE, head_of, session_of, with_bearer};
+use crate::gate::{COOKIE, HOST_COOKIE, WRONG_CODE, head_of, with_bearer};
 use crate::sessions::CODE_LIFE;
 use crate::settings::AuthMode;
 
@@ -31,11 +31,7 @@ pub fn open(console: &Console, request: &Request) -> Result<Response, Problem> {
         } => {
             let code = Zeroizing::new(code);
             let held = console.gate.sessions.redeem(&code);
-            held.ok_or_else(|| {
-                Problem::unauthorized(
-                    "the code was used, or is older than a minute; run `ron console` again",
-                )
-            })?
+            held.ok_or_else(|| wrong_code(console, request))?
         }
         _ => return Err(Problem::bad_request("send either token or code")),
     };
@@ -45,9 +41,11 @@ pub fn open(console: &Console, request: &Request) -> Result<Response, Problem> {
     caller.subject.clone_from(&me.subject);
     caller.roles.clone_from(&me.roles);
     console.audit.note(line("session", None, &caller));
+    // The browser forgets the session that it had.
+    end_session(console, request);
     let id = console.gate.sessions.open(held);
     let life = console.settings.load().session.longest.as_secs();
-    let cookie = cookie(request, &id, life);
+    let cookie = cookie(console, request, &id, life);
     Ok(Response::json(200, &me)
         .header("set-cookie", cookie)
         .cache("no-store"))
@@ -56,12 +54,25 @@ pub fn open(console: &Console, request: &Request) -> Result<Response, Problem> {
 /// `DELETE /api/session`.
 pub fn close(console: &Console, request: &Request) -> Result<Response, Problem> {
     guard::own_origin(console, request)?;
-    if let Some(id) = session_of(&head_of(request)) {
+    end_session(console, request);
+    Ok(Response::empty(204)
+        .header("set-cookie", cookie(console, request, "", 0))
+        .cache("no-store"))
+}
+
+/// Ends the session that the request's cookie names.
+fn end_session(console: &Console, request: &Request) {
+    if let Some(id) = console.gate.session_of(&head_of(request)) {
         console.gate.sessions.close(&id);
     }
-    Ok(Response::empty(204)
-        .header("set-cookie", cookie(request, "", 0))
-        .cache("no-store"))
+}
+
+/// Counted and logged as any wrong credential.
+fn wrong_code(console: &Console, request: &Request) -> Problem {
+    let peer = Peer::of(request.peer, request.transport);
+    let passports = &console.gate.passports;
+    passports.refused(WRONG_CODE, peer, &request.request_id, None);
+    Problem::unauthorized("the code was used, or is older than a minute; run `ron console` again")
 }
 
 /// `POST /api/session/code`: for a command that has a passport and wants a browser to be signed in.
@@ -117,17 +128,17 @@ fn pasted(console: &Console, request: &Request, token: &str) -> Result<HeldPassp
 /// The cookie. Over TLS its name has the prefix by which a browser takes it from this host alone, for all its paths.
 /// Without TLS browsers refuse that name; then the cookie applies to /api of the page's own location, also below a
 /// sub-path.
-fn cookie(request: &Request, id: &str, life: u64) -> String {
-    if is_https(request) {
+fn cookie(console: &Console, request: &Request, id: &str, life: u64) -> String {
+    if is_https(console, request) {
         format!("{HOST_COOKIE}={id}; Path=/; HttpOnly; Secure; SameSite=Strict; Max-Age={life}")
     } else {
         format!("{COOKIE}={id}; HttpOnly; SameSite=Strict; Max-Age={life}")
     }
 }
 
-/// Whether the browser reaches the console over TLS, which may end at a proxy: then the page's origin says so. A caller
-/// that lies gets a cookie that does not work.
-fn is_https(request: &Request) -> bool {
+/// Whether the browser reaches the console over TLS, which may end at a proxy: then `public_url` or the page's origin says
+/// so. A caller that lies gets a cookie that does not work.
+fn is_https(console: &Console, request: &Request) -> bool {
     let origin = request.header("origin").unwrap_or_default();
-    request.transport == Transport::Tls || origin.starts_with("https://")
+    console.gate.is_https(request.transport) || origin.starts_with("https://")
 }
