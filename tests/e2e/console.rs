@@ -1,14 +1,16 @@
 //! `ron console`: a browser is signed in by a code, and its session ends when it should.
 
 use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ron_http::{Method, Reply};
-use ron_tests::tools::Process;
-use ron_tests::{Fleet, json, ok, until, workspace};
+use ron_tests::issuer::claims;
+use ron_tests::tools::{Desktop, Process};
+use ron_tests::{Fleet, json, ok, ron_binary, until, workspace};
 use serde_json::{Value, json};
 
 const OWN: (&str, &str) = ("X-Ron-Console", "1");
@@ -29,6 +31,49 @@ fn start(settings: &[(&str, &str)]) -> Fleet {
 fn address(fleet: &Fleet) -> String {
     let said = ok(&fleet.ron(&["console", "--no-browser"]));
     said.trim().to_owned()
+}
+
+#[test]
+fn the_code_of_a_session_is_in_no_argument_of_the_browser() {
+    let fleet = start(&[]);
+    let desktop = Desktop::new();
+    let mut command = Command::new(ron_binary());
+    command.args(["console", "--data-dir"]).arg(fleet.dir());
+    let address = ok(&desktop.on(&mut command).output().unwrap());
+    let (_, code) = address.trim().split_once("#code=").expect("a code");
+    let (arguments, page) = desktop.opened();
+    assert!(!arguments.contains(code), "{arguments}");
+    assert!(page.contains(code), "{page}");
+}
+
+#[test]
+fn the_scope_of_a_session_is_that_of_the_login() {
+    let fleet = start(&[]);
+    let token = fleet.token("svc-admin", Some("admin:view"));
+    let issuer = claims(&token)["iss"].as_str().unwrap().to_owned();
+    let home = tempfile::tempdir().unwrap();
+    let dir = home.path().join("ron-login");
+    std::fs::create_dir(&dir).unwrap();
+    let login = dir.join(format!("{}@svc-admin.token", ron_client::encode(&issuer)));
+    std::fs::write(&login, token).unwrap();
+    std::fs::set_permissions(&login, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let console = |more: &[&str]| {
+        let mut command = Command::new(ron_binary());
+        command.args(["console", "--no-browser", "--data-dir"]);
+        command.arg(fleet.dir()).args(more);
+        let out = command.env("XDG_STATE_HOME", home.path()).output();
+        out.unwrap()
+    };
+    ok(&console(&["--scope", "admin:view"]));
+    let all = ["--scope", "admin:view admin:operate"];
+    let refused = console(&all);
+    let why = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success(), "{why}");
+    assert!(
+        why.contains("ron login --audience svc-admin --scope \"admin:view admin:operate\""),
+        "{why}"
+    );
+    ok(&console(&[&all[..], &["--client", "operator"]].concat()));
 }
 
 struct Browser<'a> {
@@ -164,6 +209,8 @@ fn a_session_is_a_random_id_that_other_sites_cannot_use() {
             code(&reply)
         );
     }
+    let counted = r#"svc_admin_auth_failures_total{reason="code"}"#;
+    assert_eq!(fleet.metric("svc-admin", counted), 1.0);
     // The end of one session is not that of another.
     let headers = [OWN, ("Cookie", &plain.cookie)];
     let gone = Browser::send(&fleet, Method::DELETE, "/api/session", "", &headers);
@@ -171,6 +218,14 @@ fn a_session_is_a_random_id_that_other_sites_cannot_use() {
     assert!(gone.header("set-cookie").unwrap().contains("Max-Age=0"));
     assert_eq!(plain.get("/api/me", &[]).status, 401);
     assert_eq!(secure.get("/api/me", &[]).status, 200);
+    // A browser has one session: a new one takes the place of that in its cookie.
+    let (again, _) = Browser::open(
+        &fleet,
+        &json!({"token": token}),
+        &[("Cookie", &secure.cookie)],
+    );
+    assert_eq!(secure.get("/api/me", &[]).status, 401);
+    assert_eq!(again.get("/api/me", &[]).status, 200);
     let key = fleet.dir().join("holder.key").display().to_string();
     ron_tests::issuer::bare(&["token", "key", &key]);
     let bound = fleet.ron(&["token", "--audience", "svc-admin", "--key", &key]);
@@ -185,8 +240,9 @@ fn a_session_is_a_random_id_that_other_sites_cannot_use() {
 #[test]
 fn a_session_that_nobody_uses_ends_and_one_in_use_ends_too() {
     let fleet = start(&[("SESSION_IDLE", "3s"), ("SESSION_LONGEST", "8s")]);
-    let (left, used) = (Browser::by_code(&fleet), Browser::by_code(&fleet));
+    // Before the sessions are opened: none may end earlier than its limit says, and opening takes a while.
     let since = Instant::now();
+    let (left, used) = (Browser::by_code(&fleet), Browser::by_code(&fleet));
     // The page goes on polling, and says that nobody is there.
     until("the unused session ends", || {
         assert!(since.elapsed() > Duration::from_secs(8) || used.get("/api/me", &[]).status == 200);
