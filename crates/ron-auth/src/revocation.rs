@@ -185,11 +185,9 @@ impl RevocationView {
     pub fn subjects(&self) -> impl Iterator<Item = (&str, u64)> {
         self.subjects.iter()
     }
-    /// Whether a token issued to this subject in that Unix second is void by its subject.
-    pub fn voids(&self, subject: &str, iat: u64) -> bool {
-        self.subjects
-            .until(subject)
-            .is_some_and(|until| iat <= until)
+    /// The last Unix second whose tokens of this subject are revoked.
+    pub fn void_until(&self, subject: &str) -> Option<u64> {
+        self.subjects.until(subject)
     }
     /// The revoked token ids that begin with `prefix`.
     pub fn jtis_of<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = &'a str> {
@@ -227,7 +225,10 @@ impl RevocationView {
             .flatten();
         let mut kids = kids.chain(from.iter().flat_map(|one| &one.kids));
         let mut jtis = std::iter::once(&claims.jti).chain(from.iter().map(|one| &one.jti));
-        if self.voids(&claims.sub, claims.iat)
+        let subject_void = self
+            .void_until(&claims.sub)
+            .is_some_and(|until| claims.iat <= until);
+        if subject_void
             || kids.any(|kid| self.kids.contains(kid))
             || jtis.any(|jti| self.jtis.until(jti).is_some())
         {

@@ -172,13 +172,9 @@ impl Issuer {
         if let Some(problem) = self.head.as_ref().and_then(|head| head.refusal()) {
             return refuse_all(jobs, &problem);
         }
-        let view = self.view.load();
         let now_s = self.clock.unix_ms() / 1000;
-        let taken = self
-            .places(&keys, view.epoch(), jobs.len(), now_s)
-            .and_then(|places| self.note(places, &jobs, now_s));
-        let places = match taken {
-            Ok(places) => places,
+        let (places, view) = match self.recorded(&keys, &jobs, now_s) {
+            Ok(recorded) => recorded,
             Err(problem) => return refuse_all(jobs, &problem),
         };
         let moment = Moment {
@@ -188,11 +184,9 @@ impl Issuer {
             epoch: view.epoch(),
             iat: now_s,
         };
-        // Read after the holders were recorded: a revocation that comes later finds them in the record, and sets their bits.
-        let newest = self.view.load();
         let mut ready: Vec<(IssueJob, Unsigned)> = Vec::with_capacity(jobs.len());
         for (job, place) in jobs.into_iter().zip(0u32..) {
-            match self.unsigned(&job, &moment, &newest, (places.list, places.first + place)) {
+            match self.unsigned(&job, &moment, &view, (places.list, places.first + place)) {
                 Ok(unsigned) => ready.push((job, unsigned)),
                 Err(problem) => self.refuse(job, problem),
             }
@@ -289,6 +283,25 @@ impl Issuer {
         Ok(head.key)
     }
 
+    /// Positions in a status list for a batch, with its holders recorded, and the revocations as they are afterwards: one that
+    /// comes later finds the holders in the record, and sets their bits.
+    fn recorded(
+        &self,
+        keys: &[SigningKey],
+        jobs: &[IssueJob],
+        now_s: u64,
+    ) -> Result<(Places, Arc<RevocationView>), Problem> {
+        let epoch = self.view.load().epoch();
+        let places = self.places(keys, epoch, jobs.len(), now_s)?;
+        let places = self.note(places, jobs, now_s)?;
+        let view = self.view.load();
+        if view.epoch() != epoch || keys.iter().any(|key| view.kid_revoked(&key.jwk.kid)) {
+            let why = "the epoch or the signing key was revoked at this moment; try again";
+            return Err(Problem::unavailable(why, 1));
+        }
+        Ok((places, view))
+    }
+
     /// Takes positions in a status list for a batch. A new list is durable before its first token leaves.
     fn places(
         &self,
@@ -347,13 +360,16 @@ impl Issuer {
             return Err(Problem::bad_request(format!("subject_token: {reject}"))
                 .with_oauth("invalid_grant"));
         }
-        // A revocation voids what is issued in the rest of its second: such a token would not be accepted anywhere.
-        let void = view.voids(&job.grant.subject, moment.iat);
+        // A revocation reaches a little into the future: such a token would not be accepted anywhere.
+        let void_until = view.void_until(&job.grant.subject);
         #[cfg(mutant = "stillborn")] // a token is issued that is void already
-        let void = void && !ron_kernel::mutant("stillborn");
-        if void {
-            let why = "the tokens of this holder were revoked within this second; try again";
-            return Err(Problem::unavailable(why, 1));
+        let void_until = void_until.filter(|_| !ron_kernel::mutant("stillborn"));
+        if let Some(more) = void_until.and_then(|until| until.checked_sub(moment.iat)) {
+            let wait = u32::try_from(more + 1).unwrap_or(u32::MAX);
+            let why = format!(
+                "the tokens of this holder were revoked, also those of the next {wait} s; try again then"
+            );
+            return Err(Problem::unavailable(why, wait));
         }
         let id = Identity {
             jti: jti(list, idx, &self.random.bytes()),
