@@ -2,13 +2,14 @@
 //! its token is bound to it, and the wallet accepts that token only on connections with this
 //! certificate. Called with curl.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use ron_proto::b64;
 use ron_tests::tools::{self, Process, run_in};
-use ron_tests::{Fleet, own_place, takes_passports, until};
-use serde_json::Value;
+use ron_tests::{Fleet, free_port, ok, own_place, takes_passports, until, workspace};
+use serde_json::{Value, json};
 
 /// An authority, a server and two clients of it; returns the SHA-256 of the first client's
 /// certificate.
@@ -63,6 +64,13 @@ fn with_tls(
 /// curl with a certificate: status and body.
 fn curl(dir: &Path, cert: &str, url: &str, more: &[&str]) -> (String, Value) {
     let (pem, key) = (format!("{cert}.pem"), format!("{cert}.key"));
+    let mut args = vec!["--cert", &pem, "--key", &key];
+    args.extend(more);
+    curl_without(dir, url, &args)
+}
+
+/// curl that presents nothing: status and body.
+fn curl_without(dir: &Path, url: &str, more: &[&str]) -> (String, Value) {
     let mut args = vec![
         "-s",
         "-m",
@@ -71,8 +79,8 @@ fn curl(dir: &Path, cert: &str, url: &str, more: &[&str]) -> (String, Value) {
         "\n%{http_code}",
         "--cacert",
         "ca.pem",
+        url,
     ];
-    args.extend(["--cert", &pem, "--key", &key, url]);
     args.extend(more);
     let out = run_in(dir, "curl", &args);
     let text = String::from_utf8_lossy(&out.stdout).into_owned();
@@ -81,12 +89,8 @@ fn curl(dir: &Path, cert: &str, url: &str, more: &[&str]) -> (String, Value) {
     (status.to_owned(), body)
 }
 
-#[test]
-fn a_certificate_authenticates_its_client_and_binds_its_tokens() {
-    let fleet = Fleet::start();
-    let certs = tempfile::tempdir().unwrap();
-    let dir = certs.path();
-    let print = certificates(dir);
+/// The issuer's configuration, with a certificate for the operator's client and a client that is known by its DNS name.
+fn configured(dir: &Path, fleet: &Fleet, print: &[u8]) -> PathBuf {
     let text = std::fs::read_to_string(fleet.dir().join("svc-passport/config.toml")).unwrap();
     let operator = format!(
         "[[clients]]\nid = \"operator\"\ncerts = [\"{}\"]\n",
@@ -96,6 +100,16 @@ fn a_certificate_authenticates_its_client_and_binds_its_tokens() {
     let text = text.replace("[[clients]]\nid = \"operator\"\n", &operator) + named;
     let config = dir.join("issuer.toml");
     std::fs::write(&config, text).unwrap();
+    config
+}
+
+#[test]
+fn a_certificate_authenticates_its_client_and_binds_its_tokens() {
+    let fleet = Fleet::start();
+    let certs = tempfile::tempdir().unwrap();
+    let dir = certs.path();
+    let print = certificates(dir);
+    let config = configured(dir, &fleet, &print);
     let kms = format!("kms.url={}", fleet.api_socket("ron-kms"));
     let (_issuer, issuer) = with_tls(dir, &fleet, "svc-passport", &config, &[kms]);
     let ledger = format!("ledger.url={}", fleet.api_socket("ron-ledger"));
@@ -202,4 +216,58 @@ fn a_certificate_authenticates_its_client_and_binds_its_tokens() {
         "{shown}"
     );
     assert_eq!(shown["cnf"], claims["cnf"]);
+}
+
+#[test]
+fn clients_with_certificates_have_an_address_of_their_own() {
+    let fleet = Fleet::start();
+    let certs = tempfile::tempdir().unwrap();
+    let dir = certs.path();
+    let print = certificates(dir);
+    let config = configured(dir, &fleet, &print);
+    let port = free_port();
+    let more = [
+        format!("kms.url={}", fleet.api_socket("ron-kms")),
+        format!("mtls.bind_addr=127.0.0.1:{port}"),
+    ];
+    let (_issuer, issuer) = with_tls(dir, &fleet, "svc-passport", &config, &more);
+    let certified = format!("https://127.0.0.1:{port}");
+
+    // Documents are public: no certificate is asked for where others are served too.
+    let at = format!("{issuer}/.well-known/oauth-authorization-server");
+    let (status, meta) = curl_without(dir, &at, &[]);
+    assert_eq!(status, "200", "{meta}");
+    assert_eq!(meta["token_endpoint"], format!("{issuer}/oauth2/token"));
+    let aliases = json!({
+        "token_endpoint": format!("{certified}/oauth2/token"),
+        "introspection_endpoint": format!("{certified}/oauth2/introspect"),
+        "revocation_endpoint": format!("{certified}/oauth2/revoke"),
+    });
+    assert_eq!(meta["mtls_endpoint_aliases"], aliases);
+    let (status, _) = curl_without(dir, &format!("{issuer}/.well-known/jwks.json"), &[]);
+    assert_eq!(status, "200");
+    // The certificate of a connection counts where one is asked for; there no connection is without one.
+    let form = "grant_type=client_credentials&audience=svc-wallet&client_id=operator";
+    let token = |base: &str| format!("{base}/oauth2/token");
+    let (status, refused) = curl(dir, "good", &token(&issuer), &["-d", form]);
+    assert_eq!(
+        (status.as_str(), &refused["error"]),
+        ("401", &json!("invalid_client"))
+    );
+    assert_eq!(
+        curl_without(dir, &token(&certified), &["-d", form]).0,
+        "000"
+    );
+
+    let pem = |name: &str| dir.join(name);
+    let out = Command::new("node")
+        .arg(workspace().join("tests/interop/mtls.mjs"))
+        .args([issuer.as_str(), "operator", "svc-wallet"])
+        .args([pem("ca.pem"), pem("good.pem"), pem("good.key")])
+        .output()
+        .unwrap();
+    let said: Value = serde_json::from_str(&ok(&out)).unwrap();
+    let bound = json!({"x5t#S256": b64::url(&print)});
+    let want = json!({"asked": token(&certified), "status": 200, "bound": bound});
+    assert_eq!(said, want);
 }

@@ -149,9 +149,10 @@ fn endpoint(config: &Config, api: SocketAddr, health: SocketAddr, uid: u32) -> E
     }
 }
 
-/// The two listeners of a service.
+/// The listeners of a service.
 struct Ports {
     api: SharedListener,
+    mtls: Option<SharedListener>,
     health: SharedListener,
 }
 
@@ -301,12 +302,7 @@ impl Temporary {
 }
 
 fn bind(name: &str, config: &Config, base_port: Option<u16>) -> Result<Ports, String> {
-    let listen = |configured: SocketAddr, above: u16| {
-        let addr = match base_port {
-            None => configured,
-            Some(0) => (Ipv4Addr::LOCALHOST, 0).into(),
-            Some(base) => (Ipv4Addr::LOCALHOST, api_port(base, name) + above).into(),
-        };
+    let listen_at = |addr: SocketAddr| {
         OsNet.bind(&Address::Tcp(addr)).map_err(|e| {
             format!(
                 "{name} cannot listen on {addr}: {e}; is another fleet running? \
@@ -315,8 +311,17 @@ fn bind(name: &str, config: &Config, base_port: Option<u16>) -> Result<Ports, St
             )
         })
     };
+    let listen = |configured: SocketAddr, above: u16| {
+        listen_at(match base_port {
+            None => configured,
+            Some(0) => (Ipv4Addr::LOCALHOST, 0).into(),
+            Some(base) => (Ipv4Addr::LOCALHOST, api_port(base, name) + above).into(),
+        })
+    };
+    let mtls = config.chassis().mtls_addr.map(listen_at).transpose()?;
     Ok(Ports {
         api: listen(config.chassis().bind_addr, 0)?,
+        mtls,
         health: listen(config.chassis().health_addr, 5)?,
     })
 }
@@ -351,6 +356,7 @@ fn start_one(
         cores: ron_kernel::cores(),
         registry: Registry::new(name),
         api: ports.api,
+        mtls: ports.mtls,
         health: ports.health,
         instance: name.to_owned(),
         stop: (of_service, stopped),

@@ -105,14 +105,17 @@ impl fmt::Debug for ClientTls {
     }
 }
 
-/// Reads the files of both again. Their content is used from now on if all of it is valid; on an
-/// error both keep what they had.
-pub fn reload_tls(server: Option<&ServerTls>, client: Option<&ClientTls>) -> Result<(), TlsError> {
+/// Reads the files of all of them again. Their content is used from now on if all of it is valid;
+/// on an error all keep what they had.
+pub fn reload_tls(servers: &[&ServerTls], client: Option<&ClientTls>) -> Result<(), TlsError> {
     // Everything is read and checked before anything is stored: never half a reload.
-    let served = server.map(|tls| server_config(&tls.files).map(|new| (tls, new)));
+    let served = servers
+        .iter()
+        .map(|tls| server_config(&tls.files).map(|new| (tls, new)));
+    let served = served.collect::<Result<Vec<_>, _>>()?;
     let called = client.map(|tls| client_config(&tls.0.files).map(|new| (tls, new)));
-    let (served, called) = (served.transpose()?, called.transpose()?);
-    if let Some((tls, new)) = served {
+    let called = called.transpose()?;
+    for (tls, new) in served {
         tls.present.store(new);
     }
     if let Some((tls, new)) = called {

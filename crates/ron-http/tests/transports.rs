@@ -496,13 +496,13 @@ fn certificates_are_replaced_while_connections_continue() {
         before,
         "not yet"
     );
-    reload_tls(Some(&tls), None).expect("good files");
+    reload_tls(&[&tls], None).expect("good files");
     assert_ne!(serial(&pki.openssl(&served, &["-tls1_3"])), before);
     assert_eq!(text(&old, &url), "hello");
     let key = pki.dir.path().join("server.key");
     std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o644)).expect("mode");
     assert!(
-        reload_tls(Some(&tls), None)
+        reload_tls(&[&tls], None)
             .expect_err("open to others")
             .to_string()
             .contains("server.key")
@@ -524,11 +524,11 @@ fn certificates_are_replaced_while_connections_continue() {
     let before = serial(&pki.openssl(&served, &["-tls1_3"]));
     std::fs::write(&ca, "nothing").expect("written");
     pki.issue("server", &["localhost", "127.0.0.1"]);
-    let why = reload_tls(Some(&tls), Some(&peers)).expect_err("no authority");
+    let why = reload_tls(&[&tls], Some(&peers)).expect_err("no authority");
     assert!(why.to_string().contains("peers.pem"), "{why}");
     assert_eq!(serial(&pki.openssl(&served, &["-tls1_3"])), before);
     std::fs::copy(pki.ca(), &ca).expect("copied");
-    reload_tls(Some(&tls), Some(&peers)).expect("good files");
+    reload_tls(&[&tls], Some(&peers)).expect("good files");
     assert_ne!(serial(&pki.openssl(&served, &["-tls1_3"])), before);
 }
 

@@ -512,6 +512,9 @@ pub struct ServerMetadata {
     /// 8705).
     #[serde(default)]
     pub tls_client_certificate_bound_access_tokens: bool,
+    /// The endpoints at which clients present certificates, if these are not the ones above.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mtls_endpoint_aliases: Option<MtlsEndpoints>,
     /// Supported types of `authorization_details` (RFC 9396).
     #[serde(default)]
     pub authorization_details_types_supported: Vec<String>,
@@ -519,6 +522,17 @@ pub struct ServerMetadata {
     pub response_types_supported: Vec<String>,
     /// Every scope that may be granted.
     pub scopes_supported: Vec<String>,
+}
+
+/// Endpoints at which a client presents its certificate (RFC 8705 section 5).
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
+pub struct MtlsEndpoints {
+    /// Token endpoint URL.
+    pub token_endpoint: String,
+    /// Introspection URL.
+    pub introspection_endpoint: String,
+    /// Revocation URL.
+    pub revocation_endpoint: String,
 }
 
 /// Successful response of `POST /oauth2/token` (RFC 6749 section 5.1).

@@ -123,7 +123,7 @@ impl Service for SvcPassport {
             proofs: core.proofs(&chassis, once.as_ref()),
             others_max_age: core.settings.others_max_age(),
             public_url: core.public_url,
-            takes_certs: takes_certs(&chassis),
+            certs_at: certs_at(&chassis),
             cached: format!(
                 "public, max-age={}",
                 core.settings.keys.jwks_max_age.as_secs()
@@ -169,12 +169,15 @@ fn gateways(keys: &Keys) -> Gateways {
     }
 }
 
-/// Whether clients may show certificates.
-fn takes_certs(chassis: &Chassis) -> bool {
-    chassis.config.with(|config| {
-        let settings = config.chassis();
-        settings.tls_enabled && settings.tls_client_ca.is_some()
-    })
+/// Base of the URLs at which clients present certificates: of the address for them alone, else of
+/// the only one, if it asks for them.
+fn certs_at(chassis: &Chassis) -> Option<String> {
+    let asked = chassis
+        .config
+        .with(|config| config.chassis().tls_client_ca.is_some());
+    let bases = [&chassis.mtls_urls, &chassis.public_urls];
+    let first = bases.into_iter().find_map(|urls| urls.first());
+    first.filter(|_| asked).cloned()
 }
 
 /// Puts the signed policy in force, and starts the thread that does so again. The KMS may be unavailable: then it comes into force later.

@@ -15,16 +15,36 @@ pub(super) fn of_api(
     settings: &ChassisSettings,
     api: &dyn ListeningSocket,
 ) -> Result<Vec<String>, StartError> {
-    let configured = settings.public_urls.iter();
-    let mut bases: Vec<String> = configured.map(|BaseUrl(url)| url.clone()).collect();
-    if bases.is_empty() {
-        let tls = settings.tls_enabled;
-        let api = api
+    let scheme = if settings.tls_enabled {
+        "https"
+    } else {
+        "http"
+    };
+    of(&settings.public_urls, scheme, api)
+}
+
+/// Those of the address for clients with certificates; none if there is no such address.
+pub(super) fn of_mtls(
+    settings: &ChassisSettings,
+    mtls: Option<&dyn ListeningSocket>,
+) -> Result<Vec<String>, StartError> {
+    mtls.map_or(Ok(Vec::new()), |socket| {
+        of(&settings.mtls_urls, "https", socket)
+    })
+}
+
+fn of(
+    configured: &[BaseUrl],
+    scheme: &str,
+    socket: &dyn ListeningSocket,
+) -> Result<Vec<String>, StartError> {
+    if configured.is_empty() {
+        let addr = socket
             .local_addr()
             .ok_or_else(|| StartError::failed("the API's listener has no address"))?;
-        bases = listening(if tls { "https" } else { "http" }, api);
+        return Ok(listening(scheme, addr));
     }
-    Ok(bases)
+    Ok(configured.iter().map(|BaseUrl(url)| url.clone()).collect())
 }
 
 /// The base URLs of the health port, which speaks plain HTTP.

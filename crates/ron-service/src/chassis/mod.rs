@@ -28,7 +28,7 @@ use ron_auth::{AuthConfig, RonAuthorizer};
 use ron_files::{Dir, DiskRoom, SharedDisk};
 use ron_http::{
     Authorizer, ClientConfig, DenyAll, Front, FrontHandle, FrontSpec, HttpClient, Limits, Method,
-    Need, Principal, Proxies, RequestHead, Router, ServerTls, Transport,
+    Need, Principal, Proxies, RequestHead, Router, Transport,
 };
 use ron_kernel::net::SharedListener;
 use ron_kernel::{
@@ -95,7 +95,7 @@ pub(crate) struct Shared {
     pub capabilities: OnceLock<Vec<String>>,
     log: OnceLock<LogHook>,
     pub stop: (ShutdownTrigger, Shutdown),
-    pub tls: Option<Arc<ServerTls>>,
+    pub tls: transport::ServedTls,
     pub peers: ClientConfig,
     pub certificates: Certificates,
     pub reloads: ClosedCounter,
@@ -128,6 +128,8 @@ pub struct Chassis {
     pub instance: String,
     /// Base URLs by which clients reach the API, the one to publish first.
     pub public_urls: Vec<String>,
+    /// Base URLs of the API for clients with certificates; empty if it has no address for them alone.
+    pub mtls_urls: Vec<String>,
     /// Decides about callers of both ports. A service that replaces it does so before
     /// [`Chassis::serve`].
     pub authorizer: Arc<dyn Authorizer>,
@@ -140,6 +142,7 @@ pub struct Chassis {
     /// Its threads start with the API; `None` in tests that authorize callers otherwise.
     auth: Option<Arc<RonAuthorizer>>,
     api: SharedListener,
+    mtls: Option<SharedListener>,
     ops: FrontHandle,
     guard: StartGuard,
     date: Option<KeptDate>,
@@ -249,7 +252,9 @@ impl Chassis {
             client: Arc::new(transport::client(peers.clone())),
             peers,
             public_urls: bases::of_api(config.chassis(), &*api)?,
+            mtls_urls: bases::of_mtls(config.chassis(), parts.mtls.as_deref())?,
             api,
+            mtls: parts.mtls.clone(),
             shared,
             threads,
             auth: None,
@@ -341,6 +346,7 @@ impl Chassis {
             self.shared.hooks.lock().reload.push(hook);
         }
         let mut bases = std::mem::take(&mut self.public_urls);
+        bases.append(&mut self.mtls_urls);
         bases.extend(bases::of_health(self.ops.addr()));
         self.authorizer.served_at(&bases);
         let _ = self.shared.authorizer.set(self.authorizer.clone());
@@ -348,7 +354,7 @@ impl Chassis {
         let listen = transport::listen(
             config.chassis(),
             &self.net,
-            self.api,
+            (self.api, self.mtls),
             self.shared.tls.clone(),
         )?;
         let spec = FrontSpec {

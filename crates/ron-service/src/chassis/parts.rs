@@ -34,6 +34,8 @@ pub struct Parts {
     pub registry: Registry,
     /// Bound listener of the API; closed unused with `uds_only`.
     pub api: SharedListener,
+    /// Bound listener of the API for clients with certificates, if `mtls.bind_addr` is set.
+    pub mtls: Option<SharedListener>,
     /// Bound listener of health and metrics.
     pub health: SharedListener,
     /// Name of this instance in status and logs.
@@ -59,7 +61,14 @@ impl Parts {
         let mut listener =
             |key: &str, addr: SocketAddr| inherited.take(addr).map_or_else(|| bind(key, addr), Ok);
         let health = listener(ChassisSettings::health_addr, settings.health_addr)?;
-        let health_wanted = format!("health_addr {}", settings.health_addr);
+        let mtls = settings.mtls_addr;
+        let mtls = mtls.map(|addr| listener(ChassisSettings::mtls_addr, addr));
+        let mtls = mtls.transpose()?;
+        let at = settings.health_addr;
+        let health_wanted = match settings.mtls_addr {
+            Some(addr) => format!("health_addr {at} and mtls.bind_addr {addr}"),
+            None => format!("health_addr {at}"),
+        };
         // With `uds_only` the address must not be reachable: any free one is bound, and closed
         // unused by `serve`.
         let (api, wanted) = if settings.uds_only {
@@ -83,6 +92,7 @@ impl Parts {
             cores: ron_kernel::cores(),
             registry: Registry::new(config.service()),
             api,
+            mtls,
             health,
             instance,
             stop: Shutdown::pair(),
@@ -105,6 +115,7 @@ impl Parts {
             cores: ron_kernel::cores(),
             registry: Registry::new(service),
             api,
+            mtls: None,
             health: bind(ChassisSettings::health_addr, any)?,
             instance,
             stop: Shutdown::pair(),

@@ -82,7 +82,7 @@ impl Running {
         if let (0, Some(path)) = (self.api_addr().port(), self.unix_path()) {
             return format!("unix:{}:", path.display());
         }
-        let scheme = self.shared.tls.as_ref().map_or("http", |_| "https");
+        let scheme = self.shared.tls.api.as_ref().map_or("http", |_| "https");
         format!("{scheme}://{}", self.api_addr())
     }
     /// The Unix socket of the API, as clients must name it.

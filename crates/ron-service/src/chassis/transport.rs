@@ -22,22 +22,43 @@ fn identity(settings: &ChassisSettings) -> Option<TlsIdentity> {
     })
 }
 
-/// The server's TLS, if enabled.
-pub(super) fn server_tls(settings: &ChassisSettings) -> Result<Option<Arc<ServerTls>>, StartError> {
+/// The TLS of the API's addresses.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ServedTls {
+    /// Of `bind_addr`, if enabled.
+    pub api: Option<Arc<ServerTls>>,
+    /// Of `mtls.bind_addr`, if there is one.
+    mtls: Option<Arc<ServerTls>>,
+}
+
+/// The server's TLS, if enabled. Clients are asked for a certificate at the address that is meant
+/// for that, and at the only one if there is no other.
+pub(super) fn server_tls(settings: &ChassisSettings) -> Result<ServedTls, StartError> {
     let Some(identity) = identity(settings).filter(|_| settings.tls_enabled) else {
-        return Ok(None);
+        return Ok(ServedTls::default());
     };
-    let files = ServerTlsFiles {
-        identity,
-        client_ca: settings.tls_client_ca.clone(),
+    let load = |client_ca: Option<PathBuf>| {
+        let identity = identity.clone();
+        ServerTls::load(ServerTlsFiles {
+            identity,
+            client_ca,
+        })
+        .map_err(|error| {
+            StartError::io(
+                format!("TLS cannot be served: {error}"),
+                "check tls.cert_path, tls.key_path and tls.client_ca_path",
+            )
+        })
     };
-    let loaded = ServerTls::load(files).map_err(|error| {
-        StartError::io(
-            format!("TLS cannot be served: {error}"),
-            "check tls.cert_path, tls.key_path and tls.client_ca_path",
-        )
-    })?;
-    Ok(Some(loaded))
+    let asked = settings.tls_client_ca.clone();
+    if settings.mtls_addr.is_none() {
+        let api = Some(load(asked)?);
+        return Ok(ServedTls { api, mtls: None });
+    }
+    Ok(ServedTls {
+        api: Some(load(None)?),
+        mtls: Some(load(asked)?),
+    })
 }
 
 /// How the service calls other services; the base of all its clients.
@@ -82,19 +103,22 @@ fn client_tls(settings: &ChassisSettings) -> Result<Option<ClientTls>, StartErro
 }
 
 /// The sockets of the API: the TCP listener (with TLS if enabled), unless the Unix socket replaces
-/// it; then the Unix sockets, the one for services first.
+/// it, and that for clients with certificates; then the Unix sockets, the one for services first.
 pub(super) fn listen(
     settings: &ChassisSettings,
     net: &SharedNet,
-    tcp: SharedListener,
-    tls: Option<Arc<ServerTls>>,
+    (tcp, mtls): (SharedListener, Option<SharedListener>),
+    tls: ServedTls,
 ) -> Result<Listen, StartError> {
-    let listen = if settings.uds_only {
+    let mut listen = if settings.uds_only {
         drop(tcp);
         Listen::on(net.clone())
     } else {
-        Listen::on(net.clone()).tcp(tcp, tls)
+        Listen::on(net.clone()).tcp(tcp, tls.api)
     };
+    if let (Some(socket), Some(tls)) = (mtls, tls.mtls) {
+        listen = listen.tcp(socket, Some(tls));
+    }
     let socket = (&settings.uds_path, ChassisSettings::uds_path);
     let listen = with_unix(settings, net, listen, socket)?;
     let Some(path) = &settings.client_uds_path else {
@@ -146,8 +170,9 @@ impl Shared {
     /// Rereads the certificates, so that new connections, from callers and to peers, use renewed
     /// ones.
     pub(super) fn reload_certificates(&self) -> Result<(), String> {
-        reload_tls(self.tls.as_deref(), self.peers.tls.as_ref())
-            .map_err(|error| error.to_string())?;
+        let served = [&self.tls.api, &self.tls.mtls];
+        let served: Vec<&ServerTls> = served.into_iter().filter_map(Option::as_deref).collect();
+        reload_tls(&served, self.peers.tls.as_ref()).map_err(|error| error.to_string())?;
         self.certificates.show();
         Ok(())
     }

@@ -219,6 +219,12 @@ crate::settings! {
         "tls.key_path" => tls_key: Option<PathBuf>, restart(Files);
         /// If set, clients must present a certificate issued by one of these authorities, PEM.
         "tls.client_ca_path" => tls_client_ca: Option<PathBuf>, restart(Files);
+        /// Second address of the API, for clients that have a certificate of tls.client_ca_path: there
+        /// they must present it, and at bind_addr they are not asked for one.
+        "mtls.bind_addr" => mtls_addr: Option<SocketAddr>, restart(Sockets);
+        /// Base URLs by which clients reach mtls.bind_addr, as public_url is for bind_addr; empty means
+        /// mtls.bind_addr.
+        "mtls.public_url" => mtls_urls: Vec<BaseUrl>, restart(Documents);
         /// If set, the service may call https peers, which must present a certificate issued by one
         /// of these authorities, PEM.
         "tls.peer_ca_path" => tls_peer_ca: Option<PathBuf>, restart(Files);
@@ -337,6 +343,21 @@ fn check_tls(settings: &ChassisSettings, problems: &mut Problems) {
     if !settings.tls_enabled && settings.tls_client_ca.is_some() {
         let why = "is set, but tls.enabled is false, so no client is asked for a certificate";
         problems.add(ChassisSettings::tls_client_ca, why);
+    }
+    if settings.mtls_addr.is_some() && settings.tls_client_ca.is_none() {
+        let why = "needs tls.client_ca_path: the authorities of the certificates that clients present there";
+        problems.add(ChassisSettings::mtls_addr, why);
+    }
+    if settings
+        .mtls_addr
+        .is_some_and(|addr| addr.port() != 0 && addr == settings.bind_addr)
+    {
+        let why = "is bind_addr; clients with a certificate need an address of their own";
+        problems.add(ChassisSettings::mtls_addr, why);
+    }
+    if settings.mtls_addr.is_none() && !settings.mtls_urls.is_empty() {
+        let why = "is set, but mtls.bind_addr is not, so there is no address to reach";
+        problems.add(ChassisSettings::mtls_urls, why);
     }
     if settings.uds_only && settings.tls_enabled {
         let why = "is true, but uds_only leaves no TCP address to serve it at";

@@ -49,8 +49,8 @@ pub struct Api {
     pub issuer_url: String,
     /// Base of published URLs.
     pub public_url: String,
-    /// Whether clients can present certificates here.
-    pub takes_certs: bool,
+    /// Base of the URLs at which clients present certificates; `None` if they cannot.
+    pub certs_at: Option<String>,
     /// `Cache-Control` of key sets and metadata.
     pub cached: String,
     /// The policy in force.
@@ -133,12 +133,13 @@ impl Api {
     }
 
     /// The audiences that client assertions may name.
-    fn audiences(&self) -> [String; 3] {
-        [
-            self.issuer_url.clone(),
-            format!("{}/oauth2/token", self.public_url),
-            format!("{}/oauth2/token", self.issuer_url),
-        ]
+    fn audiences(&self) -> Vec<String> {
+        let bases = [&self.public_url, &self.issuer_url].into_iter();
+        let endpoints = bases.chain(&self.certs_at);
+        let endpoints = endpoints.map(|base| format!("{base}/oauth2/token"));
+        std::iter::once(self.issuer_url.clone())
+            .chain(endpoints)
+            .collect()
     }
 
     fn decide(&self, ask: &TokenRequest<'_>) -> Result<Grant, Problem> {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ron_auth::PROOF_ALGS;
 use ron_http::{Body, Need, Response, Route};
-use ron_proto::passport::{JWT_BEARER_GRANT, ServerMetadata, TOKEN_EXCHANGE};
+use ron_proto::passport::{JWT_BEARER_GRANT, MtlsEndpoints, ServerMetadata, TOKEN_EXCHANGE};
 use ron_proto::{ContentId, Problem, scope};
 
 use super::Api;
@@ -90,6 +90,19 @@ fn scopes(api: &Api) -> Vec<String> {
     all
 }
 
+/// The endpoints for clients with certificates, where they are not those for all.
+fn aliases(api: &Api) -> Option<MtlsEndpoints> {
+    let base = api
+        .certs_at
+        .as_ref()
+        .filter(|base| **base != api.public_url)?;
+    Some(MtlsEndpoints {
+        token_endpoint: format!("{base}/oauth2/token"),
+        introspection_endpoint: format!("{base}/oauth2/introspect"),
+        revocation_endpoint: format!("{base}/oauth2/revoke"),
+    })
+}
+
 fn metadata(api: &Api) -> ServerMetadata {
     let (issuer, base) = (&*api.issuer_url, &*api.public_url);
     let texts = |all: &[&str]| all.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>();
@@ -99,7 +112,7 @@ fn metadata(api: &Api) -> ServerMetadata {
         "private_key_jwt",
     ]);
     // Only what works here: without TLS, or without an authority for them, no certificate is asked for.
-    if api.takes_certs {
+    if api.certs_at.is_some() {
         clients.extend(texts(&["tls_client_auth", "self_signed_tls_client_auth"]));
     }
     let algs = texts(&PROOF_ALGS);
@@ -116,7 +129,8 @@ fn metadata(api: &Api) -> ServerMetadata {
         introspection_endpoint_auth_methods_supported: clients.clone(),
         revocation_endpoint_auth_methods_supported: clients,
         dpop_signing_alg_values_supported: algs,
-        tls_client_certificate_bound_access_tokens: api.takes_certs,
+        tls_client_certificate_bound_access_tokens: api.certs_at.is_some(),
+        mtls_endpoint_aliases: aliases(api),
         authorization_details_types_supported: texts(&["ron"]),
         response_types_supported: Vec::new(),
         scopes_supported: scopes(api),

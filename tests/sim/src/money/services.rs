@@ -163,6 +163,7 @@ impl Process {
                 clock: date.clock(),
                 random: Arc::new(SeededRandom::new(seed)),
                 api: bind(80),
+                mtls: None,
                 health: bind(81),
                 net: Arc::new(host),
                 disk: disk.unwrap_or_else(|| Arc::new(MemoryDisk::new())),
