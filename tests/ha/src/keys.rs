@@ -390,6 +390,18 @@ mod tests {
             rig.cluster(|cluster| cluster.primary.admin(forget, &[]));
             assert!(read(&mut b) >= 60, "the MAC of the store does not match");
             assert_eq!(shown(&a), shown(&b));
+            // A program without these marks makes a key, and the other node reads it before its leaf is durable.
+            let made = kid(50, Alg::Ed25519);
+            let change = a.new_key(&made, KeyBackend::File, PayloadPolicy::Any, Timestamp(8));
+            a.commit(change.unwrap(), &op(50), b"leaf", 3).unwrap();
+            read(&mut b);
+            assert!(b.key(&made).is_none());
+            let pending = a.pending().unwrap().unwrap();
+            a.complete(&pending, 50, "answer").unwrap();
+            rig.cluster(|cluster| cluster.primary.admin(forget, &[]));
+            let read = read(&mut b);
+            assert!(read < 10, "{read} rows");
+            assert_eq!(shown(&a), shown(&b));
         }
 
         fn a_policy_is_in_force_until_the_next_one_is(rig: &PgRig, seal: &SealSource) {

@@ -7,9 +7,10 @@ use ron_service::records::{Row, Statements};
 
 use super::db::{bytes, optional, unsigned};
 use super::log_key::{self, LogIdentity};
+use super::part::Part;
 use super::policy::{self, StoredPolicy};
 use super::record::{Loaded, load_records};
-use super::seal::{Sealer, Trust};
+use super::seal::Sealer;
 use super::{StoreError, ops};
 use crate::backend::Backends;
 
@@ -60,32 +61,20 @@ pub(super) struct Content {
     pub(super) damaged_ops: Option<Vec<String>>,
 }
 
-/// Which part of the store is read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part {
-    All(Trust),
-    /// The keys that were changed after this version of the store.
-    Since(u64),
-}
-
 impl Content {
     pub(super) fn read(
         tx: &mut dyn Statements,
         row: StoreRow,
         sealer: &Arc<Sealer>,
         backends: &Backends,
-        part: Part,
+        part: &Part,
     ) -> Result<Self, StoreError> {
         let first = (&*row.log_origin, row.log_key_created, &*row.log_key);
         let logs = log_key::load(tx, sealer, first)?;
         let first = logs[0].origin.as_str();
-        let (trust, since) = match part {
-            Part::All(trust) => (trust, -1), // versions begin with 0
-            Part::Since(version) => (Trust::Sums, version.cast_signed()),
-        };
         let damaged_ops = matches!(part, Part::All(_)).then(|| ops::damaged(tx, sealer));
         Ok(Self {
-            loaded: load_records(tx, sealer, backends, trust, (first, since))?,
+            loaded: load_records(tx, sealer, backends, part, first)?,
             policy: policy::load(tx, first)?,
             damaged_ops: damaged_ops.transpose()?,
             row,

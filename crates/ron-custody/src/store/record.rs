@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::StoreError;
 use super::db::{bytes, number, optional, unsigned};
+use super::part::{KEYS, Part, VERSIONS_AFTER};
 use super::seal::{RecordName, SealError, Sealer, Trust, refuse};
 use crate::Refusal;
 use crate::backend::{Backends, Custody, Device, DeviceKey, Handle, SecretHalf};
@@ -183,6 +184,11 @@ impl Record {
         (new.created, new.sealed)
     }
 
+    /// Whether the leaf of a version is not known to be durable.
+    pub(super) fn is_unborn(&self) -> bool {
+        self.versions.iter().any(|row| !row.born)
+    }
+
     /// Keeps the private keys of `old` that are the same: opened already, and with use numbers that are free.
     pub(super) fn keep_secrets(&mut self, old: &Self) {
         let sealed = |rows: &[VersionRow], number: u32| {
@@ -261,11 +267,6 @@ fn oldest_needed(kid: &Kid, head: u32) -> u32 {
 /// Rows of `versions` that are read at once.
 const PAGE: i64 = 1_000;
 
-const VERSIONS_AFTER: &str = "
-    SELECT kid, number, created, birth, birth_mac, sealed_sha256, public, sealed, birth_log FROM versions
-    WHERE (kid, number) > (?1, ?2) AND kid IN (SELECT kid FROM keys WHERE changed > ?4)
-    ORDER BY kid, number LIMIT ?3";
-
 /// What the tables hold of the keys that were read. The store's MAC is still to be checked.
 pub(super) struct Loaded {
     pub(super) records: BTreeMap<Kid, Record>,
@@ -279,11 +280,12 @@ pub(super) fn load_records(
     tx: &mut dyn Statements,
     sealer: &Arc<Sealer>,
     backends: &Backends,
-    trust: Trust,
-    (first_log, since): (&str, i64),
+    part: &Part,
+    first_log: &str,
 ) -> Result<Loaded, StoreError> {
+    let (trust, chosen) = (part.trust(), part.chosen());
     let mut differing = Vec::new();
-    let mut keys = load_keys(tx, (sealer, backends), trust, since, &mut differing)?;
+    let mut keys = load_keys(tx, (sealer, backends), trust, &chosen, &mut differing)?;
     let mut loader = Loader {
         sealer,
         backends,
@@ -295,13 +297,8 @@ pub(super) fn load_records(
     let mut after = (String::new(), 0);
     loop {
         // In pages, so that the rows are not in memory a second time while the records are made from them.
-        let page: [Value; 4] = [
-            after.0.as_str().into(),
-            after.1.into(),
-            PAGE.into(),
-            since.into(),
-        ];
-        let rows = tx.query(VERSIONS_AFTER, &page)?;
+        let page: [Value; 3] = [after.0.as_str().into(), after.1.into(), PAGE.into()];
+        let rows = tx.query(VERSIONS_AFTER, &[&chosen[..], &page].concat())?;
         for row in &rows {
             let name = row.text(0)?;
             // Both are sorted by name, so a version belongs to this key or to a later one.
@@ -354,11 +351,10 @@ fn load_keys(
     tx: &mut dyn Statements,
     (sealer, backends): (&Arc<Sealer>, &Backends),
     trust: Trust,
-    since: i64,
+    chosen: &[Value],
     differing: &mut Vec<Differing>,
 ) -> Result<Vec<KeyRow>, StoreError> {
-    let sql = "SELECT kid, meta, mac FROM keys WHERE changed > ?1 ORDER BY kid";
-    let rows = tx.query(sql, &[since.into()])?;
+    let rows = tx.query(KEYS, chosen)?;
     let mut keys = Vec::with_capacity(rows.len());
     for row in rows {
         let (name, meta) = (row.text(0)?.to_owned(), row.blob(1)?.to_vec());

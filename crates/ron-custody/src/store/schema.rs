@@ -77,7 +77,8 @@ const LOGS: Migration = Migration {
 };
 
 /// The version of the store at which a key was changed last, by which another node finds what it has to read. No MAC covers it: what was
-/// read is compared with the MAC of the store.
+/// read is compared with the MAC of the store. That covers no leaf of a version, so a node also reads the keys of which it has a version
+/// without a leaf: a program of format 2 that runs beside it sets no `changed`.
 const CHANGED: Migration = Migration {
     version: 3,
     name: "changed",
