@@ -4,7 +4,7 @@
 use std::ffi::CString;
 use std::io;
 use std::os::fd::AsRawFd as _;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -18,6 +18,9 @@ use crate::sys::{Conn, Progress, RawParam, ResultSet};
 /// Under TLS, bytes that have arrived may be in the TLS library and no more in the socket, where some
 /// versions of libpq leave them. No event reports them, so they are asked for at this interval.
 const TLS_POLL: Duration = Duration::from_millis(20);
+
+/// After a call has waited in vain for the whole grace, the next ones wait for this part of it.
+const PROBE_PART: u32 = 4;
 
 /// Type numbers of PostgreSQL's catalogue, which never change.
 mod oid {
@@ -75,8 +78,10 @@ pub struct Waiter {
     /// When calls end that were under way as the token fired; empty before that.
     cut: Arc<OnceLock<Deadline>>,
     grace: Duration,
-    /// A call was cut: a drain has no time to wait for the same server again.
-    is_silent: AtomicBool,
+    made: Deadline,
+    /// A call was cut: a drain has no time to wait for the same server again, so that calls end at once until this time, in
+    /// microseconds from `made`. 0 after an answer.
+    silent_until: AtomicU64,
 }
 
 /// When a call ends.
@@ -88,8 +93,8 @@ struct CallEnd {
 }
 
 impl Waiter {
-    /// Once `shutdown` has fired, no call waits longer than `grace` for its answer, and none waits any more after one has
-    /// waited in vain.
+    /// Once `shutdown` has fired, no call waits longer than `grace` for its answer. After one that has waited in vain, calls end at
+    /// once for as long as it has waited, and then may wait for a quarter of `grace`, until the server answers one of them.
     pub fn new(net: &dyn Net, shutdown: &Shutdown, grace: Duration) -> io::Result<Arc<Self>> {
         let poller = net.poller()?;
         let cut = Arc::new(OnceLock::new());
@@ -98,28 +103,49 @@ impl Waiter {
             fired.get_or_init(|| Deadline::within(grace));
             woken.wake();
         });
-        let is_silent = AtomicBool::new(false);
         Ok(Arc::new(Self {
             poller,
             cut,
             grace,
-            is_silent,
+            made: Deadline::within(Duration::ZERO),
+            silent_until: AtomicU64::new(0),
         }))
+    }
+
+    /// The end of the time in which calls do not wait, while the server is silent.
+    fn silent_until(&self) -> Option<Deadline> {
+        let until = self.silent_until.load(Ordering::Relaxed);
+        (until > 0).then(|| self.made.extend(Duration::from_micros(until)))
+    }
+
+    fn was_silent(&self) {
+        let until = Deadline::within(self.grace).at() - self.made.at();
+        let until = u64::try_from(until.as_micros()).unwrap_or(u64::MAX);
+        self.silent_until.store(until, Ordering::Relaxed);
+    }
+
+    fn has_answered(&self) {
+        self.silent_until.store(0, Ordering::Relaxed);
     }
 
     /// Of a call that begins now.
     fn end_of_call(&self, deadline: Deadline) -> CallEnd {
-        let least = Deadline::within(self.grace);
+        let wait = match self.silent_until() {
+            Some(_) => self.grace / PROBE_PART,
+            None => self.grace,
+        };
+        let least = Deadline::within(wait);
         CallEnd { deadline, least }
     }
 
     /// How long a call may still wait; an error when it has to end.
     fn remaining(&self, end: CallEnd) -> Result<Duration, PgError> {
         let cut = self.cut.get().map(|cut| end.least.max(*cut));
-        if let Some(cut) = cut
-            && (cut.expired() || self.is_silent.load(Ordering::Relaxed))
-        {
-            self.is_silent.store(true, Ordering::Relaxed);
+        if cut.is_some_and(Deadline::expired) {
+            self.was_silent();
+            return Err(PgError::Stopping);
+        }
+        if self.silent_until().is_some_and(|until| !until.expired()) {
             return Err(PgError::Stopping);
         }
         if end.deadline.expired() {
@@ -390,6 +416,7 @@ impl Connection {
             return Err(PgError::Connect(conn.error()));
         }
         conn.take_notices();
+        waiter.has_answered();
         Ok(Self {
             conn,
             waiter: Arc::clone(waiter),
@@ -456,6 +483,7 @@ impl Connection {
                 return Err(self.lost());
             }
         }
+        self.waiter.has_answered();
         let pending = self.pending.take().unwrap_or_default();
         if let Some(failure) = pending.failure {
             return Err(failure);

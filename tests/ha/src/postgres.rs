@@ -496,4 +496,36 @@ mod tests {
         assert_eq!(outcomes[0], Some(PgError::Stopping));
         assert!(SystemClock.now() - begun < Duration::from_secs(30));
     }
+
+    /// A call that waits in vain does not end what the others of the drain write, once the server answers again.
+    #[test]
+    fn a_service_that_stops_waits_for_the_grace() {
+        const GRACE: Duration = Duration::from_secs(2);
+        let cluster = Cluster::alone();
+        let (trigger, token) = Shutdown::pair();
+        let waiter = Waiter::new(&OsNet, &token, GRACE).unwrap();
+        let conninfo = cluster.primary.conninfo();
+        let connect = || Connection::connect(&conninfo, &waiter, soon());
+        let mut connection = connect().unwrap();
+        trigger.fire();
+        Shutdown::pair().1.wait(Deadline::within(GRACE));
+        let sleep = |connection: &mut Connection, seconds: &str| {
+            let sql = format!("SELECT pg_sleep({seconds})");
+            connection.query(&sql, &[], soon()).map(|_| ())
+        };
+        assert_eq!(sleep(&mut connection, "0.05"), Ok(()), "after the stop too");
+        let begun = SystemClock.now();
+        assert_eq!(sleep(&mut connection, "30"), Err(PgError::Stopping));
+        let waited = SystemClock.now() - begun;
+        assert!((GRACE..2 * GRACE).contains(&waited), "{waited:?}");
+        assert_eq!(connect().err(), Some(PgError::Stopping), "it does not wait");
+        assert!(SystemClock.now() - begun < waited + GRACE / 2);
+        let mut again = None;
+        wait_for("the server is asked again", || {
+            again = connect().ok();
+            again.is_some()
+        });
+        let long = "0.8"; // more than the part of the grace that a server has which was silent
+        assert_eq!(sleep(&mut again.unwrap(), long), Ok(()));
+    }
 }

@@ -243,6 +243,7 @@ impl Chassis {
             engine_access: EngineAccess {
                 net: parts.net.clone(),
                 stop: parts.stop.1.clone(),
+                grace: config.chassis().drain_deadline / 10,
             },
             ready,
             room,

@@ -26,7 +26,6 @@ mod sql;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
-#[cfg(feature = "postgres")]
 use std::time::Duration;
 
 use ron_kernel::{Deadline, Random, SharedNet, Shutdown};
@@ -87,24 +86,22 @@ impl Engine {
     }
 }
 
-/// Maximum wait for the answer of an engine once the service is to stop: what is queued is still written, and an engine that
-/// is silent leaves no thread behind at the end of `drain_deadline`.
-#[cfg(feature = "postgres")]
-const STOP_GRACE: Duration = Duration::from_millis(300);
-
 /// How a process reaches engines.
 #[derive(Clone, Debug)]
 pub struct EngineAccess {
     pub net: SharedNet,
-    /// Once it has fired, calls do not wait for an engine that is silent.
+    /// Once it has fired, calls wait for an engine that is silent no longer than `grace`.
     pub stop: Shutdown,
+    /// A small part of `drain_deadline`: what is queued is still written, and an engine that is silent leaves no thread behind.
+    pub grace: Duration,
 }
 
 impl EngineAccess {
     /// For a command, which ends with its process.
     pub fn unstopped(net: SharedNet) -> Self {
         let (_trigger, stop) = Shutdown::pair();
-        Self { net, stop }
+        let grace = Duration::ZERO;
+        Self { net, stop, grace }
     }
 }
 
@@ -248,7 +245,7 @@ impl Engine {
 
 #[cfg(feature = "postgres")]
 fn waiter(access: &EngineAccess) -> io::Result<Arc<ron_pg::Waiter>> {
-    ron_pg::Waiter::new(&*access.net, &access.stop, STOP_GRACE)
+    ron_pg::Waiter::new(&*access.net, &access.stop, access.grace)
 }
 
 /// A value of a record.
