@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::time::Duration;
 
 use ron_files::Dir;
-use ron_kernel::{Deadline, Supervisor, ThreadCtx};
+use ron_kernel::{Deadline, Shutdown, Supervisor, ThreadCtx};
 use ron_tlog::store::{EngineState, LogSessions, LogUpkeep, StoreError};
 
 use crate::chassis::Chassis;
@@ -61,7 +61,7 @@ pub fn sessions(
     };
     let mut sessions = keyless_sessions(chassis, spec)?;
     if !home.exists(KEY_FILE).map_err(StartError::failed)? {
-        require_new(&mut sessions, home, spec.log)?;
+        require_new(&mut sessions, home, spec.log, &chassis.engine_access.stop)?;
     }
     Ok(sessions)
 }
@@ -89,7 +89,12 @@ pub fn keyless_sessions(
 }
 
 /// Refuses a node without a key, unless the log has no entry yet.
-fn require_new(sessions: &mut LogSessions, home: &Dir, log: &str) -> Result<(), StartError> {
+fn require_new(
+    sessions: &mut LogSessions,
+    home: &Dir,
+    log: &str,
+    stop: &Shutdown,
+) -> Result<(), StartError> {
     let by = Deadline::within(FIRST);
     let made = sessions.upkeep.install(by);
     let hint = format!(
@@ -105,6 +110,10 @@ fn require_new(sessions: &mut LogSessions, home: &Dir, log: &str) -> Result<(), 
         Err(e) => {
             let why =
                 format!("note.key is missing, and it is not known whether the log is new: {e}");
+            // The engine was not waited for any longer.
+            if stop.is_set() {
+                return Err(StartError::Stopped(why));
+            }
             Err(StartError::io(why, hint))
         }
     }
