@@ -8,7 +8,7 @@ mod kms;
 use std::fs;
 use std::time::{Duration, Instant};
 
-use kms::{HeldLock, Kms, PROGRAM};
+use kms::{HeldLock, Kms, PROGRAM, new_key};
 use ron_ha::cluster::Cluster;
 use ron_ha::contract::{soon, wait_for};
 use ron_ha::processes::Node;
@@ -40,20 +40,49 @@ fn a_key_service_ends_while_its_database_is_silent() {
     let request = SignRequest::message(key, *b"before");
     kms.client().sign(&request, soon()).unwrap();
     cluster.primary.signal(Signal::STOP);
-    let shared = &kms;
+    let clients = [(); 3].map(|()| kms.client());
     std::thread::scope(|scope| {
-        for _ in 0..2 {
-            scope.spawn(|| shared.client().sign(&request, soon()).unwrap_err());
+        let [first, second, third] = clients;
+        for client in [first, second] {
+            let request = &request;
+            scope.spawn(move || client.sign(request, soon()).unwrap_err());
         }
-        scope.spawn(|| shared.create(2).unwrap_err());
-        std::thread::sleep(Duration::from_millis(700));
-        shared.node.signal(Signal::TERM);
-        let asked = Instant::now();
-        wait_for("the process ends", || shared.get("/readyz").is_none());
-        assert!(asked.elapsed() < AT_ONCE, "{:?}", asked.elapsed());
+        scope.spawn(move || third.create_key(&new_key(2), soon()).unwrap_err());
+        wait_for("three requests are under way", || {
+            let shown = kms.get("/metrics").map(|reply| reply.body);
+            let shown = String::from_utf8(shown.unwrap_or_default()).unwrap();
+            shown.lines().any(|line| line == "ron_kms_http_in_flight 3")
+        });
+        stop_at_once(&mut kms.node);
     });
-    kms.node.ended_well();
     cluster.primary.signal(Signal::CONT);
+}
+
+/// What the database has to be told is told.
+#[test]
+fn a_key_service_with_its_database_writes_that_it_stops() {
+    let cluster = Cluster::pair();
+    let mut kms = Kms::start(&cluster, "a");
+    kms.wait_ready();
+    kms.create(1).unwrap();
+    let leaves = || {
+        let sql = "SELECT size FROM ron_kms.log_head";
+        cluster.primary.admin(sql, &[]).int8(0, 0).unwrap()
+    };
+    let stop = |kms: &mut Kms| {
+        let before = leaves();
+        stop_at_once(&mut kms.node);
+        assert_eq!(leaves(), before + 1, "the stop leaf");
+        let said = fs::read_to_string(kms.node.log()).unwrap();
+        assert!(!said.contains("stop_leaf_not_written"), "{said}");
+    };
+    stop(&mut kms);
+    kms.node.start();
+    kms.wait_ready();
+    // As a database that was started again: the next call of each session fails at once.
+    let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()";
+    cluster.primary.admin(end, &[]);
+    stop(&mut kms);
 }
 
 #[test]
@@ -84,6 +113,28 @@ fn a_key_service_that_waits_for_its_database_to_start_ends() {
     lock.wait_for_waiter();
     stop_at_once(&mut kms.node);
     let said = fs::read_to_string(kms.node.log()).unwrap();
+    assert!(said.contains("stopped before it had started"), "{said}");
+}
+
+/// Its note.key is not made before it is known that the log is new.
+#[test]
+fn a_new_ledger_that_waits_for_its_database_ends() {
+    let cluster = Cluster::pair();
+    let mut ledger = Node::new(PROGRAM, "ron-ledger");
+    ledger.configure(&format!(
+        "[log]\nurl = \"{}\"\nnode = \"{}\"\n",
+        cluster.primary.url(),
+        ledger.url,
+    ));
+    // The tables are made under it.
+    let lock = HeldLock::take(
+        &cluster,
+        "SELECT pg_advisory_xact_lock(x'726f6e5f6c6f6773'::bigint)",
+    );
+    ledger.start();
+    lock.wait_for_waiter();
+    stop_at_once(&mut ledger);
+    let said = fs::read_to_string(ledger.log()).unwrap();
     assert!(said.contains("stopped before it had started"), "{said}");
 }
 

@@ -142,16 +142,18 @@ impl EngineAppender {
         let (_trigger, never) = Shutdown::pair();
         let end = Deadline::within(FINISH);
         self.parts.writer.end_at(end);
+        let give_up = self.parts.writer.give_up_at();
         loop {
             self.tick();
             let is_done = self.waiting.is_empty() && self.undecided.is_none();
-            // An engine that did not answer the newest call has had its time.
-            if end.expired() || self.is_unavailable || is_done {
+            // A call may have failed because the engine starts again.
+            let is_lost = self.is_unavailable && give_up.expired();
+            if end.expired() || is_lost || is_done {
                 break;
             }
             never.wait(Deadline::within(self.pause()));
         }
-        self.stop(end);
+        self.stop(end.earlier(give_up));
         self.parts.finished.fire();
     }
 

@@ -4,6 +4,7 @@
 //! taken back when the leaves are not in the log.
 
 use std::ops::Range;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use ron_kernel::{Deadline, Shutdown};
@@ -15,13 +16,16 @@ use super::writer::{Counters, LeafMaker};
 
 /// Pause before an engine that is away is tried again.
 const AGAIN: Duration = Duration::from_millis(100);
+/// How long after the stop an engine that is away is tried again, so that a drain ends within the default `drain_deadline`, however
+/// much of it requests have taken.
+const AFTER_STOP: Duration = Duration::from_millis(1_500);
 
 /// When the calls of a writer end.
 #[derive(Clone, Debug)]
 pub struct AppendEnd {
     /// Maximum time of an append.
     pub within: Duration,
-    /// Once it has fired, an engine that is away is not tried again.
+    /// Once it has fired, a start does not wait for an engine that is away.
     pub stop: Shutdown,
 }
 
@@ -39,6 +43,8 @@ pub struct EngineWriter {
     end: AppendEnd,
     /// No call lasts longer, once the thread ends.
     last: Option<Deadline>,
+    /// Empty before the stop.
+    give_up: Arc<OnceLock<Deadline>>,
     /// Of an append without a known outcome.
     before: Option<Before>,
 }
@@ -46,11 +52,17 @@ pub struct EngineWriter {
 impl EngineWriter {
     /// `log` is claimed.
     pub fn new(log: EngineLog, leaves: LeafMaker, end: AppendEnd) -> Self {
+        let give_up = Arc::new(OnceLock::new());
+        let stopped = Arc::clone(&give_up);
+        end.stop.on_fire(move || {
+            stopped.get_or_init(|| Deadline::within(AFTER_STOP));
+        });
         Self {
             log,
             leaves,
             end,
             last: None,
+            give_up,
             before: None,
         }
     }
@@ -73,6 +85,12 @@ impl EngineWriter {
     /// Ends all calls from now on at `end`.
     pub fn end_at(&mut self, end: Deadline) {
         self.last = Some(end);
+    }
+
+    /// Until when an engine that is away is tried again, at the end of the thread.
+    pub fn give_up_at(&self) -> Deadline {
+        let now = Deadline::within(Duration::ZERO);
+        self.give_up.get().copied().unwrap_or(now)
     }
 
     /// Appends the leaves of `drafts`, once for each id, and only while the keys have `version`. After `Unknown` nothing is
@@ -125,7 +143,8 @@ impl EngineWriter {
         Ok(found)
     }
 
-    /// Appends one leaf, whatever the keys are; an engine that is away is tried again until the deadline or the stop.
+    /// Appends one leaf, whatever the keys are; an engine that is away is tried again until the deadline, and during a start until
+    /// the stop.
     pub fn append_by(&mut self, draft: &Draft, by: Deadline) -> Result<u64, EngineError> {
         let mut is_sent = false;
         loop {
@@ -141,10 +160,21 @@ impl EngineWriter {
                 Ok(Some(index)) => return Ok(index),
                 Ok(None) => {}
                 Err(EngineError::Store(StoreError::Unknown(_) | StoreError::Refused(_)))
-                    if !by.expired() && !self.end.stop.wait(Deadline::within(AGAIN)) => {}
+                    if !by.expired() && self.pause() => {}
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// Waits before the engine is tried again. False when a start has to end.
+    fn pause(&self) -> bool {
+        let pause = Deadline::within(AGAIN);
+        if self.last.is_none() {
+            return !self.end.stop.wait(pause);
+        }
+        let (_trigger, never) = Shutdown::pair();
+        never.wait(pause);
+        true
     }
 
     /// Asks the engine for its head: whether it is there, and whether another process has claimed the log.

@@ -58,17 +58,7 @@ impl Kms {
 
     /// Makes a key, once for each number.
     pub fn create(&self, number: u128) -> Result<Kid, ClientError> {
-        let request = CreateKey {
-            tenant: "ron".parse().unwrap(),
-            purpose: "app".parse().unwrap(),
-            alg: Alg::Ed25519,
-            payload: PayloadPolicy::Any,
-            exportable: false,
-            rotate_every: None,
-            backend: None,
-            op_id: OpId(Uuid::from_u128(number)),
-        };
-        let made = self.client().create_key(&request, soon());
+        let made = self.client().create_key(&new_key(number), soon());
         made.map(|document| document.key)
     }
 
@@ -80,6 +70,20 @@ impl Kms {
         });
         let credential = Credential::bearer(&self.caller.token);
         KmsClient::new(&self.node.url, credential, Arc::new(http))
+    }
+}
+
+/// The same key for the same number.
+pub fn new_key(number: u128) -> CreateKey {
+    CreateKey {
+        tenant: "ron".parse().unwrap(),
+        purpose: "app".parse().unwrap(),
+        alg: Alg::Ed25519,
+        payload: PayloadPolicy::Any,
+        exportable: false,
+        rotate_every: None,
+        backend: None,
+        op_id: OpId(Uuid::from_u128(number)),
     }
 }
 
