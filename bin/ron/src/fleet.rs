@@ -15,6 +15,7 @@ use ron_http::HttpClient;
 use ron_kernel::net::{Address, SharedListener};
 use ron_kernel::{
     Deadline, GuardedClock, Net as _, OsNet, OsRandom, Registry, ServiceScope, Shutdown,
+    ShutdownTrigger,
 };
 use ron_service::config::BaseUrl;
 use ron_service::records::Postgres;
@@ -345,8 +346,7 @@ fn start_one(
     }
     let config = load(layout, name, &flags)?;
     let (of_service, stopped) = Shutdown::pair();
-    let fired = of_service.clone();
-    stop.on_fire(move || fired.fire());
+    let _link = link(stop, &of_service);
     let parts = Parts {
         clock: GuardedClock::shared(config.chassis().clock_gap_max),
         random: OsRandom::shared(),
@@ -365,6 +365,18 @@ fn start_one(
         why: format!("{name}: {e}"),
         code: e.exit_code(),
     })
+}
+
+/// Has `stop` fire `of_service` until this is dropped: a service that has started is stopped by its drain, when its turn comes.
+fn link(stop: &Shutdown, of_service: &ShutdownTrigger) -> Arc<ShutdownTrigger> {
+    let link = Arc::new(of_service.clone());
+    let linked = Arc::downgrade(&link);
+    stop.on_fire(move || {
+        if let Some(of_service) = linked.upgrade() {
+            of_service.fire();
+        }
+    });
+    link
 }
 
 /// The configuration of a service: its file, the environment, then `flags`. If `flags` are given,
@@ -500,5 +512,15 @@ mod tests {
         let want = "[[nodes]]\nid = \"ron-kms\"\nhealth_url = \"unix:/d/run/ron-kms/health.sock\"\napi_url = \"unix:/d/run/ron-kms/api.sock\"\n[[nodes]]\nid = \"other\"\nhealth_url = \"http://z\"\n";
         let layout = Layout::new(Some(Path::new("/d"))).expect("an absolute place");
         assert_eq!(real_nodes(text, &layout), want);
+    }
+
+    #[test]
+    fn the_stop_of_all_ends_the_starts_alone() {
+        let (all, stop) = Shutdown::pair();
+        let [(started, running), (starts, waiting)] = [(); 2].map(|()| Shutdown::pair());
+        drop(link(&stop, &started));
+        let _link = link(&stop, &starts);
+        all.fire();
+        assert_eq!((running.is_set(), waiting.is_set()), (false, true));
     }
 }
