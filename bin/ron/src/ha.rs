@@ -8,6 +8,8 @@ use ron_client::{Caller, Credential};
 use ron_kernel::Deadline;
 use ron_proto::Timestamp;
 use ron_proto::status::{EngineDoc, LogNodeDoc, ServiceStatus};
+use ron_service::Config;
+use ron_service::config::Value;
 use serde::Serialize;
 
 use crate::fleet;
@@ -84,7 +86,7 @@ impl NodeAnswer {
 pub fn run(args: &HaArgs) -> Result<(), String> {
     let Command::Status(args) = &args.command;
     let found = if args.health.is_empty() {
-        of_host(&Layout::new(args.data_dir.as_deref())?)
+        of_host(&Layout::new(args.data_dir.as_deref())?)?
     } else {
         let http = net::client();
         let ask = |url: &String| {
@@ -105,9 +107,44 @@ pub fn run(args: &HaArgs) -> Result<(), String> {
     Err(problems.join("\n"))
 }
 
-/// The services of this host, but for those in files where others have logs in a database.
-fn of_host(layout: &Layout) -> Vec<NodeAnswer> {
-    let ask = |name: &str| match fleet::reach_health(layout, name) {
+/// The services that this host has, but for those in files where others have logs in a database.
+fn of_host(layout: &Layout) -> Result<Vec<NodeAnswer>, String> {
+    let has = |name: &&str| layout.config(name).exists();
+    let names: Vec<&str> = SHARING.into_iter().filter(has).collect();
+    if names.is_empty() {
+        let root = layout.root.display();
+        return Err(format!(
+            "{root} has no configuration of {}: name the data directory with --data-dir, or nodes with --health",
+            SHARING.join(", ")
+        ));
+    }
+    let (mut shared, mut files) = (Vec::new(), Vec::new());
+    for name in names {
+        let mut found = ask(layout, name);
+        // Also of one that does not answer. Its environment may have named a database.
+        if found.log().is_none() && is_in_files(layout, name) {
+            (found.service, found.answer) = (name.to_owned(), NodeState::Files);
+            files.push(found);
+        } else {
+            shared.push(found);
+        }
+    }
+    Ok(if shared.is_empty() { files } else { shared })
+}
+
+/// Whether the configuration names no database; not of one that cannot be read.
+fn is_in_files(layout: &Layout, name: &str) -> bool {
+    let named = |config: Config| {
+        let mut values = config.values();
+        values.any(|(key, value)| {
+            key == "log.url" && matches!(value, Value::Text(url) if !url.is_empty())
+        })
+    };
+    fleet::load(layout, name, &[]).is_ok_and(|config| !named(config))
+}
+
+fn ask(layout: &Layout, name: &str) -> NodeAnswer {
+    match fleet::reach_health(layout, name) {
         Ok(reached) => {
             let node = Caller::new(&reached.url, Credential::none(), reached.http);
             answer(name.to_owned(), &node)
@@ -117,12 +154,7 @@ fn of_host(layout: &Layout) -> Vec<NodeAnswer> {
             service: String::new(),
             answer: NodeState::Error(why),
         },
-    };
-    let mut found: Vec<NodeAnswer> = SHARING.iter().map(|name| ask(name)).collect();
-    if found.iter().any(|one| one.log().is_some()) {
-        found.retain(|one| !matches!(one.answer, NodeState::Files));
     }
-    found
 }
 
 fn answer(at: String, node: &Caller) -> NodeAnswer {
@@ -355,5 +387,33 @@ mod tests {
             &[node("a", true, Some("a"), true), gone],
             &["http://c: not reached"],
         );
+    }
+
+    #[test]
+    fn a_host_is_asked_for_what_it_has() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let layout = Layout::new(Some(dir.path())).expect("its layout");
+        let check = |wanted: &[(&str, bool)]| {
+            let found = of_host(&layout).unwrap_or_default();
+            let found: Vec<_> = found
+                .iter()
+                .map(|one| (one.at.as_str(), matches!(one.answer, NodeState::Files)))
+                .collect();
+            assert_eq!(found, wanted);
+        };
+        let configure = |name: &str, text: &str| {
+            let file = layout.config(name);
+            std::fs::create_dir_all(file.parent().expect("a directory")).expect("it is made");
+            std::fs::write(file, format!("insecure_loopback = true\n{text}")).expect("a file");
+            fleet::load(&layout, name, &[]).expect("it is accepted");
+        };
+        check(&[]);
+        configure("ron-kms", "");
+        check(&[("ron-kms", true)]);
+        // It does not answer, and that is all that is wrong.
+        let url =
+            "[log]\nurl = \"postgresql://ron@10.0.0.9/ron\"\nnode = \"http://10.0.0.1:7460\"\n";
+        configure("ron-ledger", url);
+        check(&[("ron-ledger", false)]);
     }
 }

@@ -283,7 +283,9 @@ fn the_status_shows_key_services() {
     let both = status(&[&shared, &alone], &[]);
     let table = String::from_utf8_lossy(&both.stdout).into_owned();
     assert!(
-        table.contains("ron-kms") && table.contains("active"),
+        table.contains("kms.example/a")
+            && table.contains(" active ")
+            && !table.contains("not active"),
         "{table}"
     );
     let said = refused(&both);
