@@ -554,7 +554,11 @@ mod tests {
             let mut view = RevocationView::default().retaining(retention_s);
             view.apply(&both(), true, now_s).unwrap();
             let revoked = view.check(&claims()) == Err(AuthReject::Revoked);
-            assert_eq!((revoked, view.void_until("bob").is_some()), (jti, subject), "{now_s}");
+            assert_eq!(
+                (revoked, view.void_until("bob").is_some()),
+                (jti, subject),
+                "{now_s}"
+            );
         };
         let gone = 1_900 + 2 * SKEW_S;
         check(0, gone - 1, true, true);
