@@ -5,8 +5,8 @@ use std::sync::atomic::AtomicU64;
 
 use ron_files::Dir;
 use ron_http::{
-    Authorizer, ClientCert, ClientConfig, Need, Peer, Principal, PrincipalKind, RequestHead,
-    Transport,
+    Authorizer, ClientCert, ClientConfig, Headers, Need, Peer, Principal, PrincipalKind,
+    RequestHead, Transport,
 };
 use ron_kernel::{
     ClosedCounter, Counter, KernelMetrics, Registry, SharedClock, Snapshot, Supervisor, ThreadSpec,
@@ -53,7 +53,7 @@ pub struct RonAuthorizer {
     pub(crate) clock: SharedClock,
     pub(crate) refresher: Refresher,
     pub(crate) seen: SeenIssuers,
-    /// For how many seconds revocations count after the end of their tokens.
+    /// For how many seconds revocations are kept after the end of their tokens.
     pub(crate) retention_s: AtomicU64,
     cache: TokenCache<Verified>,
     meter: Meter,
@@ -522,9 +522,11 @@ fn presented_bytes_max(keys: &JwksSnapshot) -> usize {
     }
 }
 
+/// The scheme under which a token is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Scheme {
+pub enum Scheme {
     Bearer,
+    /// For tokens that are bound to a key (RFC 9449).
     Dpop,
 }
 
@@ -542,11 +544,11 @@ fn service_principal(entry: &ServicePrincipal) -> Principal {
     }
 }
 
-/// Scheme and token of the `Authorization` header, which must be present exactly once.
-fn credential(head: &RequestHead) -> Result<(Scheme, &str), AuthReject> {
-    let header = match head.headers.count("authorization") {
+/// Scheme and credential of the `Authorization` header, which must be present exactly once.
+pub fn authorization(headers: &Headers) -> Result<(Scheme, &str), AuthReject> {
+    let header = match headers.count("authorization") {
         0 => return Err(AuthReject::Missing),
-        1 => head.header("authorization").ok_or(AuthReject::Scheme)?,
+        1 => headers.get("authorization").ok_or(AuthReject::Scheme)?,
         _ => return Err(AuthReject::Scheme),
     };
     let (scheme, token) = header.split_once(' ').ok_or(AuthReject::Scheme)?;
@@ -555,7 +557,12 @@ fn credential(head: &RequestHead) -> Result<(Scheme, &str), AuthReject> {
         "dpop" => Scheme::Dpop,
         _ => return Err(AuthReject::Scheme),
     };
-    let token = token.trim_matches(' ');
+    Ok((scheme, token.trim_matches(' ')))
+}
+
+/// The same, of a request whose credential is one word.
+fn credential(head: &RequestHead) -> Result<(Scheme, &str), AuthReject> {
+    let (scheme, token) = authorization(&head.headers)?;
     let odd = |byte: u8| byte.is_ascii_whitespace() || byte == b',';
     if token.is_empty() || token.bytes().any(odd) {
         return Err(AuthReject::Scheme);

@@ -43,7 +43,7 @@ mod spending;
 mod state;
 mod trust;
 
-pub use authorizer::{AuthThreads, RonAuthorizer, x5t_s256};
+pub use authorizer::{AuthThreads, RonAuthorizer, Scheme, authorization, x5t_s256};
 pub use cache::{CACHE_LOCK, SignedBy, TokenCache};
 pub use caveats::CaveatCtx;
 pub use foreign::{FOREIGN_KEYS_MAX, ForeignKeys};

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use ron_auth::dpop::{Proof, ProofAsk, verify_proof};
-use ron_auth::{AuthReject, Claims, caveats};
+use ron_auth::{AuthReject, Claims, Scheme, authorization, caveats};
 use ron_http::{Need, Request, Response, Route};
 use ron_proto::passport::TokenClaims;
 use ron_proto::{Caveat, Problem};
@@ -51,7 +51,9 @@ fn forward(api: &Api, req: &Request) -> Result<Response, Problem> {
     let asked = ron_proto::scope::parse_list(scopes)
         .map_err(|e| Problem::bad_request(format!("scope: {e}")))?;
     let bases = bases(req)?;
-    let (is_dpop, token) = credential(req).map_err(|r| r.challenging(false, Some(scopes)))?;
+    let sent = authorization(&req.headers);
+    let (scheme, token) = sent.map_err(|r| r.challenging(false, Some(scopes)))?;
+    let is_dpop = scheme == Scheme::Dpop;
     // The gateway passes the challenge on to its caller.
     let refused = |reject: AuthReject| reject.challenging(is_dpop, Some(scopes));
     let judged = judge::judge_for(api, token, || api.charge(req))?;
@@ -104,22 +106,6 @@ fn is_origin(url: &str) -> bool {
     let host = schemes.find_map(|scheme| url.strip_prefix(scheme));
     let letter = |b: u8| b.is_ascii_alphanumeric() || b".-_:[]".contains(&b);
     host.is_some_and(|host| !host.is_empty() && host.bytes().all(letter))
-}
-
-/// The token of the `Authorization` header, and whether it came under the scheme of bound tokens.
-fn credential(req: &Request) -> Result<(bool, &str), AuthReject> {
-    let header = match req.headers.count("authorization") {
-        0 => return Err(AuthReject::Missing),
-        1 => req.header("authorization").ok_or(AuthReject::Scheme)?,
-        _ => return Err(AuthReject::Scheme),
-    };
-    let (scheme, token) = header.split_once(' ').ok_or(AuthReject::Scheme)?;
-    let is_dpop = match scheme.to_ascii_lowercase().as_str() {
-        "bearer" => false,
-        "dpop" => true,
-        _ => return Err(AuthReject::Scheme),
-    };
-    Ok((is_dpop, token.trim_matches(' ')))
 }
 
 /// The proof for the caller's request, as the gateway describes it. Without a listed gateway it is not known for which
