@@ -11,6 +11,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use ron_kernel::{Clock as _, SystemClock};
 
 use crate::layout::{make_dir, state_dir, write_atomic};
+use crate::markup::escape;
 
 /// The program that starts the browser of the desktop.
 const OPENER: &str = "xdg-open";
@@ -91,12 +92,7 @@ fn remove_old(dir: &Path) {
 }
 
 fn html(address: &str) -> String {
-    let escaped = address
-        .replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
-        .replace('"', "&quot;")
-        .replace('\'', "&#39;");
+    let escaped = escape(address);
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<meta name=\"referrer\" content=\"no-referrer\">\n\
          <meta http-equiv=\"refresh\" content=\"0; url={escaped}\">\n<title>ron</title>\n\
@@ -107,6 +103,8 @@ fn html(address: &str) -> String {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt as _;
+
+    use ron_kernel::Deadline;
 
     use super::*;
 
@@ -122,7 +120,9 @@ mod tests {
         write_atomic(&opener, script.as_bytes(), 0o700).expect("written");
         let address = "https://x.example/?a=1&state=\"'<s>#code=secret";
         let page = open_with(&opener.display().to_string(), &dir, address).expect("it starts");
+        let end = Deadline::within(Duration::from_secs(30));
         while !said.exists() {
+            assert!(!end.expired(), "the program is not started");
             crate::net::pause(Duration::from_millis(5));
         }
         let said = fs::read_to_string(&said).expect("arguments");

@@ -22,6 +22,7 @@ mod kms;
 mod layout;
 mod ledger;
 mod login;
+mod markup;
 mod net;
 mod policy;
 mod receipt;

@@ -199,7 +199,10 @@ impl PassportClient {
     ) -> Result<Reply, ClientError> {
         self.0.send(&Outgoing {
             method: Method::POST,
-            body: Some((form.0.into_bytes(), "application/x-www-form-urlencoded")),
+            body: Some((
+                form.into_text().into_bytes(),
+                "application/x-www-form-urlencoded",
+            )),
             headers,
             ..Outgoing::get(path, deadline)
         })
@@ -298,18 +301,23 @@ impl PassportClient {
     }
 }
 
-/// An `application/x-www-form-urlencoded` body.
+/// An `application/x-www-form-urlencoded` body, or a query.
 #[derive(Default)]
-struct Form(String);
+pub struct Form(String);
 
 impl Form {
-    fn add(&mut self, name: &str, value: &str) {
+    /// Adds a field; name and value may be any text.
+    pub fn add(&mut self, name: &str, value: &str) {
         if !self.0.is_empty() {
             self.0.push('&');
         }
         self.0.push_str(name);
         self.0.push('=');
         self.0.push_str(&encode(value));
+    }
+
+    pub fn into_text(self) -> String {
+        self.0
     }
 
     fn ask(&mut self, ask: &TokenAsk<'_>) {

@@ -1,11 +1,12 @@
 //! An OpenID provider: its endpoints, the page on which a person signs in, and the ID token for a code (authorization code
 //! with PKCE, RFC 7636; for a native application, RFC 8252).
 
-use ron_client::encode;
+use ron_client::Form;
 use ron_crypto::{ct, hash};
 use ron_http::{Call, HttpClient, Method, Reply};
 use ron_kernel::{Deadline, OsRandom};
 use ron_proto::passport::is_protected_url;
+use ron_proto::values::is_control;
 use ron_proto::{b64, strict};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -160,7 +161,7 @@ impl Provider {
             method: Method::POST,
             body: Some(body.as_bytes().to_vec()),
             content_type: Some("application/x-www-form-urlencoded"),
-            // A code counts once: a second attempt would end what the first one got.
+            // A code can be used once: a second attempt would end what the first one got.
             idempotent: false,
             ..Call::get(&self.token_endpoint, by)
         };
@@ -229,21 +230,16 @@ fn document<T: DeserializeOwned>(url: &str, reply: &Reply) -> Result<T, String> 
 
 /// A text of the provider for a terminal: no control characters, at most 300 characters.
 pub fn printable(text: &str) -> String {
-    let shown = text.chars().filter(|c| !c.is_control());
+    let shown = text.chars().filter(|c| !is_control(*c));
     shown.take(300).collect::<String>().trim_end().to_owned()
 }
 
 fn form(fields: &[(&str, &str)]) -> Zeroizing<String> {
-    let mut text = Zeroizing::new(String::new());
+    let mut form = Form::default();
     for (name, value) in fields {
-        if !text.is_empty() {
-            text.push('&');
-        }
-        text.push_str(name);
-        text.push('=');
-        text.push_str(&encode(value));
+        form.add(name, value);
     }
-    text
+    Zeroizing::new(form.into_text())
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use svc_rewarder::manifest::reader::Reader;
 use super::{ROWS, bar};
 use crate::check;
 use crate::layout::Layout;
+use crate::markup::escape;
 
 /// Maximum points of one curve.
 const POINTS: usize = 240;
@@ -177,12 +178,6 @@ impl Frame {
             escape(label)
         );
     }
-}
-
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
 }
 
 fn distribution(svg: &mut String, epochs: &[Epoch]) {
