@@ -39,7 +39,7 @@ try {
   assert.notEqual(cookie.value, code);
   await page.reload();
   await page.waitForSelector("tr[data-node]");
-  // The code counts once: another browser gets the form.
+  // The code can be used once: another browser gets the form.
   const other = await open();
   await other.click("[data-code]");
   await other.waitForSelector(".signin input");

@@ -120,7 +120,7 @@ fn a_person_signs_in_at_the_company_and_acts_with_the_passport_until_logout() {
     ok(&ada.ron(write));
     let groups = ["--issuer", &issuer, "--openid-scope", "openid groups"];
 
-    // Whom the policy maps to no client gets nothing; nor does a person without the claim.
+    // A person whom the policy maps to no client gets nothing; nor does one without the claim.
     for (args, name) in [(&groups[..], "guest-1"), (&groups[..2], "ada")] {
         let (out, page) = ada.signs_in(args, &[name]);
         let why = String::from_utf8_lossy(&out.stderr);

@@ -1,5 +1,5 @@
-// A company's OpenID provider: npm oidc-provider with one native application and its own login form. Whoever signs in is a
-// member of the group "payments-admins"; an account whose name begins with "guest" is of the group "guests".
+// A company's OpenID provider: npm oidc-provider with one native application and its own login form. Accounts are members
+// of the group "payments-admins", but those whose name begins with "guest" of the group "guests".
 // usage: company.mjs PORT CLIENT_ID
 import { generateKeyPairSync } from 'node:crypto';
 import { createServer } from 'node:http';

@@ -26,7 +26,7 @@ pub struct ConsoleArgs {
     #[arg(long)]
     data_dir: Option<PathBuf>,
     /// Client whose credentials are in clients/<name>.json. When absent, the passport of `ron login --audience svc-admin`
-    /// counts, and without one the client operator.
+    /// is used, and without one the client operator.
     #[arg(long)]
     client: Option<String>,
     /// Scopes of the session, separated by spaces; all that the policy allows when absent. With the passport of a login,

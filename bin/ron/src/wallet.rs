@@ -43,8 +43,8 @@ pub struct WalletArgs {
     /// Data directory, as given to `ron up`.
     #[arg(long, global = true)]
     data_dir: Option<PathBuf>,
-    /// Client whose credentials are in clients/<name>.json. When absent, the passport of `ron login` counts, and without one
-    /// the client operator.
+    /// Client whose credentials are in clients/<name>.json. When absent, the passport of `ron login` is used, and without
+    /// one the client operator.
     #[arg(long, global = true)]
     client: Option<String>,
     /// File with a passport that is used instead of the client's; only its owner may be able to read it.

@@ -33,7 +33,7 @@ impl HeldPassport {
         (&self.0.claims.sub, self.0.claims.client_id.as_deref())
     }
 
-    /// When every session of it has ended, in unix seconds: a passport with caveats counts no longer than it is valid,
+    /// When every session of it has ended, in unix seconds: a session of a passport with caveats ends with it,
     /// because its budgets are counted that long.
     pub fn ends_s(&self) -> Option<u64> {
         (!self.0.caveats.is_empty()).then_some(self.0.claims.exp)
@@ -51,8 +51,8 @@ impl RonAuthorizer {
         self.retention_s.load(Ordering::Relaxed)
     }
 
-    /// Verifies a passport for a session. One that is bound to a key or a certificate is refused: it counts only with a
-    /// proof in each request, which a session does not have.
+    /// Verifies a passport for a session. One that is bound to a key or a certificate is refused: it is accepted only
+    /// with a proof in each request, which a session does not have.
     pub fn hold(&self, token: &str) -> Result<HeldPassport, AuthReject> {
         let verified = self.passport(token)?;
         if verified.claims.jkt.is_some() || verified.claims.x5t.is_some() {
@@ -61,7 +61,7 @@ impl RonAuthorizer {
         Ok(HeldPassport(verified))
     }
 
-    /// When a passport was issued that counts now, in unix seconds.
+    /// When a passport that is valid now was issued, in unix seconds.
     pub fn issued_s(&self, token: &str) -> Result<u64, AuthReject> {
         Ok(self.passport(token)?.claims.iat)
     }

@@ -122,7 +122,7 @@ impl RevocationView {
         }
     }
 
-    /// Keeps entries for longer than any token counts: for a holder of sessions that outlive their tokens. An event may
+    /// Keeps entries for longer than any token is valid: for a holder of sessions that outlive their tokens. An event may
     /// arrive long after the end of the token, when the feed was cut meanwhile.
     pub fn retaining(self, retention_s: u64) -> Self {
         Self {
@@ -536,6 +536,7 @@ mod tests {
         view.apply(&page(2, vec![], 0), true, 100_000).unwrap();
         assert!(view.is_empty());
     }
+
     #[test]
     fn a_view_with_a_retention_keeps_what_arrives_after_the_end_of_its_tokens() {
         const RETENTION_S: u64 = 12 * 60 * 60;

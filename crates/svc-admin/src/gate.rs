@@ -8,7 +8,6 @@
 //! callers do.
 
 use std::sync::Arc;
-
 use std::time::Duration;
 
 use ron_auth::{AuthReject, HeldPassport, RonAuthorizer};
@@ -176,12 +175,12 @@ impl Gate {
             403,
             "sign_in_again",
             "Signed in too long ago",
-            "an action needs a passport that was issued within session.action_age (15 minutes); sign in again with `ron console`, after a `ron login` with that first",
+            "an action needs a passport that was issued within session.action_age; sign in again with `ron console`, after a `ron login` with that first",
         ))
     }
 
-    /// The id in the console's cookie. Where browsers reach the console over TLS, also through a proxy, only the name counts
-    /// that no other host can set.
+    /// The id in the console's cookie. Where browsers reach the console over TLS, also through a proxy, only the name is
+    /// read that no other host can set.
     pub fn session_of(&self, head: &RequestHead) -> Option<String> {
         if head.headers.count("cookie") != 1 {
             return None;

@@ -1,7 +1,7 @@
 //! Sessions of browsers: the browser holds a random id in a cookie, the console the passport that the session was opened
 //! with. And codes, each of which opens one session: a command gets one with a passport and hands it to a browser.
 //!
-//! **Invariants:** ids and codes are kept as hashes and only in memory; a code counts once and for a minute; a session ends
+//! **Invariants:** ids and codes are kept as hashes and only in memory; a code can be used once, within a minute; a session ends
 //! when it was idle for `session.idle`, after `session.longest`, or when its passport is revoked. What a page asks for
 //! while nobody uses it keeps no session alive.
 
@@ -16,7 +16,7 @@ use ron_proto::{Problem, b64};
 
 use crate::settings::Settings;
 
-/// How long a code counts.
+/// How long a code can be used.
 pub const CODE_LIFE: Duration = Duration::from_secs(60);
 /// Maximum of `session.longest`: for this long the revocation of an expired passport can matter.
 pub const LONGEST_MAX: Duration = Duration::from_secs(12 * 60 * 60);
@@ -151,8 +151,8 @@ impl Sessions {
         let mut table = self.table.lock();
         let lives = |session: &Session| self.lives(session, now) && !void(&session.held);
         table.open.retain(|_, session| lives(session));
-        let counts = |code: &Code| now < code.until && !void(&code.held);
-        table.codes.retain(|_, code| counts(code));
+        let is_good = |code: &Code| now < code.until && !void(&code.held);
+        table.codes.retain(|_, code| is_good(code));
     }
 
     fn lives(&self, session: &Session, now: Instant) -> bool {
@@ -301,7 +301,7 @@ mod tests {
             issuer.clock.advance(9 * SECOND);
             assert!(sessions.find(&used, true).is_some());
         }
-        // A page that nobody uses keeps its session not alive.
+        // A page that nobody uses does not keep its session alive.
         let late = sessions.open(issuer.held("ada", "c"));
         issuer.clock.advance(5 * SECOND);
         assert!(sessions.find(&late, false).is_some());

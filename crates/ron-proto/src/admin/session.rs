@@ -28,9 +28,9 @@ impl std::fmt::Debug for SessionRequest {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SessionCode {
     pub as_of: Timestamp,
-    /// Counts once.
+    /// Can be used once.
     pub code: String,
-    /// Seconds until the code is void.
+    /// Seconds until the code expires.
     pub expires_seconds: u64,
 }
 

@@ -217,7 +217,8 @@ crate::settings! {
         "tls.cert_path" => tls_cert: Option<PathBuf>, restart(Files);
         /// Private key, PEM; must be readable by its owner only.
         "tls.key_path" => tls_key: Option<PathBuf>, restart(Files);
-        /// If set, clients must present a certificate issued by one of these authorities, PEM.
+        /// If set, clients must present a certificate issued by one of these authorities, PEM; with
+        /// mtls.bind_addr only at that address.
         "tls.client_ca_path" => tls_client_ca: Option<PathBuf>, restart(Files);
         /// Second address of the API, for clients that have a certificate of tls.client_ca_path: there
         /// they must present it, and at bind_addr they are not asked for one.
