@@ -5,8 +5,8 @@ use std::sync::atomic::AtomicU64;
 
 use ron_files::Dir;
 use ron_http::{
-    Authorizer, ClientCert, ClientConfig, Headers, Need, Peer, Principal, PrincipalKind,
-    RequestHead, Transport,
+    Authorizer, ClientCert, ClientConfig, Need, Peer, Principal, PrincipalKind, RequestHead,
+    Transport,
 };
 use ron_kernel::{
     ClosedCounter, Counter, KernelMetrics, Registry, SharedClock, Snapshot, Supervisor, ThreadSpec,
@@ -27,6 +27,7 @@ use crate::refresh::{Fetch, HttpFetch, REFRESH_QUEUE_SPEC, Refresher};
 use crate::refusals::Refusals;
 use crate::reject::AuthReject;
 use crate::revocation::RevocationView;
+use crate::scheme::{Scheme, credential};
 use crate::seen::SeenIssuers;
 use crate::service_token;
 use crate::settings::{AuthConfig, IssuerConfig, ServicePrincipal};
@@ -522,14 +523,6 @@ fn presented_bytes_max(keys: &JwksSnapshot) -> usize {
     }
 }
 
-/// The scheme under which a token is sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scheme {
-    Bearer,
-    /// For tokens that are bound to a key (RFC 9449).
-    Dpop,
-}
-
 fn service_principal(entry: &ServicePrincipal) -> Principal {
     Principal {
         name: entry.name.clone(),
@@ -542,32 +535,6 @@ fn service_principal(entry: &ServicePrincipal) -> Principal {
         key_prefixes: Some(entry.key_prefixes.clone()).filter(|prefixes| !prefixes.is_empty()),
         jti: None,
     }
-}
-
-/// Scheme and credential of the `Authorization` header, which must be present exactly once.
-pub fn authorization(headers: &Headers) -> Result<(Scheme, &str), AuthReject> {
-    let header = match headers.count("authorization") {
-        0 => return Err(AuthReject::Missing),
-        1 => headers.get("authorization").ok_or(AuthReject::Scheme)?,
-        _ => return Err(AuthReject::Scheme),
-    };
-    let (scheme, token) = header.split_once(' ').ok_or(AuthReject::Scheme)?;
-    let scheme = match scheme.to_ascii_lowercase().as_str() {
-        "bearer" => Scheme::Bearer,
-        "dpop" => Scheme::Dpop,
-        _ => return Err(AuthReject::Scheme),
-    };
-    Ok((scheme, token.trim_matches(' ')))
-}
-
-/// The same, of a request whose credential is one word.
-fn credential(head: &RequestHead) -> Result<(Scheme, &str), AuthReject> {
-    let (scheme, token) = authorization(&head.headers)?;
-    let odd = |byte: u8| byte.is_ascii_whitespace() || byte == b',';
-    if token.is_empty() || token.bytes().any(odd) {
-        return Err(AuthReject::Scheme);
-    }
-    Ok((scheme, token))
 }
 
 pub(crate) fn scoped(principal: Principal, scope: Option<&str>) -> Result<Principal, AuthReject> {

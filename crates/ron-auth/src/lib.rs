@@ -36,6 +36,7 @@ mod refusals;
 mod reject;
 mod revocation;
 pub mod revocation_log;
+mod scheme;
 mod seen;
 pub mod service_token;
 mod settings;
@@ -43,7 +44,7 @@ mod spending;
 mod state;
 mod trust;
 
-pub use authorizer::{AuthThreads, RonAuthorizer, Scheme, authorization, x5t_s256};
+pub use authorizer::{AuthThreads, RonAuthorizer, x5t_s256};
 pub use cache::{CACHE_LOCK, SignedBy, TokenCache};
 pub use caveats::CaveatCtx;
 pub use foreign::{FOREIGN_KEYS_MAX, ForeignKeys};
@@ -57,6 +58,7 @@ pub use proofs::ProofCache;
 pub use refresh::{Fetch, FetchError, REFRESH_QUEUE};
 pub use reject::{AuthReject, PROOF_ALGS};
 pub use revocation::{FeedGap, HistoryLost, RevocationView};
+pub use scheme::{Scheme, authorization};
 pub use seen::{AllSeen, IssuerRecord, NOTE_LOCK, SEEN_FILE, read_seen, write_seen};
 pub use settings::{
     AuthConfig, AuthFault, AuthSettings, IssuerConfig, PrincipalSettings, ServicePrincipal,
