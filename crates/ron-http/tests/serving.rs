@@ -428,8 +428,7 @@ fn the_wait_for_a_worker_counts_for_the_deadline() {
     first.send("GET /stuck HTTP/1.1\r\nHost: t\r\n\r\n");
     served.until("the worker is busy", |s| s.front.in_flight() == 1);
     second.send("GET /counted HTTP/1.1\r\nHost: t\r\nX-Request-Deadline-Ms: 100\r\n\r\n");
-    // Far longer than the front takes to see the request.
-    std::thread::sleep(Duration::from_secs(2));
+    std::thread::sleep(Duration::from_secs(2)); // far longer than the front takes to see the request
     gate.wait();
     assert_eq!(first.answer().text(), "at last");
     assert_eq!(second.answer().status, 504);
