@@ -3,17 +3,20 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 use std::time::Instant;
 
+use crate::cmd::Cmd;
 use crate::files;
 use crate::loom::{all_names, checked};
-use crate::sim::{Totals, WORLD, noted};
+use crate::sim::{Totals, WORLD};
 use crate::task::{Args, Failure, Outcome};
 
 /// The first seeds of two rounds are so far apart: no world has more seeds in a round.
 const APART: u64 = 1_000_000;
-/// Longest round, in seconds.
-const ROUND_SECONDS: &str = "7200";
+/// Longest run of a world, in seconds.
+const WORLD_SECONDS: &str = "7200";
 
 pub fn sim_rounds(args: &Args) -> Outcome {
     let wanted: u64 = args.text("total").parse().map_err(|_| {
@@ -24,12 +27,13 @@ pub fn sim_rounds(args: &Args) -> Outcome {
         _ => args.path("record")?,
     };
     let program = WORLD.build(args, "sim", &all_names()?)?;
+    let worlds = worlds(&program, args.text("models"))?;
     let start = Instant::now();
     let mut rounds = Rounds::read(&record)?;
     let before = rounds.totals().operations;
     while rounds.totals().operations < wanted {
         let first = rounds.next_first();
-        let lines = round(args, &program, first)?;
+        let lines = round(args, &program, &worlds, first)?;
         rounds.add(&record, first, &lines)?;
         let (done, seconds) = (rounds.totals().operations, start.elapsed().as_secs());
         println!(
@@ -41,13 +45,43 @@ pub fn sim_rounds(args: &Args) -> Outcome {
     Ok(())
 }
 
-/// Runs each world under the seeds from `first` on; a line for each.
-fn round(args: &Args, program: &Path, first: u64) -> Outcome<Vec<String>> {
-    let filter = args.text("models");
-    let run = checked(args, program, ROUND_SECONDS)
-        .env("RON_SIM_FIRST", first.to_string())
+/// The names of the worlds, and of the program's other tests, whose path contains `filter`.
+fn worlds(program: &Path, filter: &str) -> Outcome<Vec<String>> {
+    let list = Cmd::new(program)
+        .args(["--list", "--format", "terse"])
         .arg(filter);
-    noted("sim-round", filter, [run])
+    let list = list.output()?;
+    let names = list.lines().filter_map(|line| line.strip_suffix(": test"));
+    let names: Vec<String> = names.map(str::to_owned).collect();
+    if names.is_empty() {
+        return Err(Failure(format!("no world has `{filter}` in its path")));
+    }
+    Ok(names)
+}
+
+/// Runs each world under the seeds from `first` on; a line for each. Each has a process of its own, because the threads of
+/// processes that were killed in it stay until it ends.
+fn round(args: &Args, program: &Path, worlds: &[String], first: u64) -> Outcome<Vec<String>> {
+    let file = files::target().join("sim-round");
+    files::write(&file, "")?;
+    let next = AtomicUsize::new(0);
+    let run_all = || -> Outcome {
+        while let Some(world) = worlds.get(next.fetch_add(1, Ordering::Relaxed)) {
+            checked(args, program, WORLD_SECONDS)
+                .env("RON_SIM_FIRST", first.to_string())
+                .env("RON_SIM_HASHES", file.display().to_string())
+                .args(["--exact", world])
+                .run()?;
+        }
+        Ok(())
+    };
+    // Two at a time, each of which takes one core.
+    let ended = thread::scope(|scope| {
+        let other = scope.spawn(run_all);
+        [run_all(), other.join().expect("it does not panic")]
+    });
+    ended.into_iter().collect::<Outcome>()?;
+    Ok(files::read(&file)?.lines().map(str::to_owned).collect())
 }
 
 /// The lines of all rounds: the first seed of the round, and what the world has printed.

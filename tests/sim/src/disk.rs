@@ -3,9 +3,9 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use ron_files::{Disk, DiskFile, DiskLock, SimDisk};
 use ron_sim::{fault, time};
@@ -18,16 +18,46 @@ const FLUSH: Duration = Duration::from_micros(300);
 const HANGS: u32 = 3_000;
 const HANG: Duration = Duration::from_secs(3);
 
+/// When the disk of a machine has hung, and whether it hangs now and then. None of it is a point of the simulator.
+#[derive(Debug, Default)]
+pub struct Hangs {
+    stopped: AtomicBool,
+    /// Begin and end.
+    spans: Mutex<Vec<(Instant, Instant)>>,
+}
+
+impl Hangs {
+    pub fn allow(&self, may: bool) {
+        self.stopped.store(!may, Ordering::SeqCst);
+    }
+
+    /// How much longer a flush takes that begins now.
+    fn next(&self) -> Duration {
+        if self.stopped.load(Ordering::SeqCst) || !fault::happens("a disk hangs", HANGS) {
+            return Duration::ZERO;
+        }
+        let (now, length) = (time::now(), ms(below(HANG.as_millis() as u64)));
+        let mut spans = self.spans.lock().unwrap_or_else(PoisonError::into_inner);
+        spans.push((now, now + length));
+        length
+    }
+
+    /// Whether the disk hung at some time between these.
+    pub fn any(&self, from: Instant, to: Instant) -> bool {
+        let spans = self.spans.lock().unwrap_or_else(PoisonError::into_inner);
+        spans.iter().any(|span| span.0 <= to && span.1 >= from)
+    }
+}
+
 /// The disk. Clones share it.
 #[derive(Clone, Debug)]
 pub struct WorldDisk {
     image: SimDisk,
-    /// Whether it hangs now and then.
-    hangs: Arc<AtomicBool>,
+    hangs: Arc<Hangs>,
 }
 
 impl WorldDisk {
-    pub const fn new(image: SimDisk, hangs: Arc<AtomicBool>) -> Self {
+    pub const fn new(image: SimDisk, hangs: Arc<Hangs>) -> Self {
         Self { image, hangs }
     }
 
@@ -43,11 +73,8 @@ impl WorldDisk {
 
     fn flush<R>(&self, call: impl FnOnce(&SimDisk) -> io::Result<R>) -> io::Result<R> {
         let usual = FLUSH.as_micros() as u64;
-        let mut takes = Duration::from_micros(usual / 2 + below(usual + 1));
-        if self.hangs.load(Ordering::SeqCst) && fault::happens("a disk hangs", HANGS) {
-            takes += ms(below(HANG.as_millis() as u64));
-        }
-        time::sleep(takes);
+        let takes = Duration::from_micros(usual / 2 + below(usual + 1));
+        time::sleep(takes + self.hangs.next());
         self.call(call)
     }
 

@@ -4,14 +4,13 @@
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use ron_files::{CrashMode, Dir, FaultKind, SharedDisk, SimDisk};
 use ron_sim::{ensure, fault, time};
 
 use crate::chance::{below, ms};
 use crate::dates::Date;
-use crate::disk::WorldDisk;
+use crate::disk::{Hangs, WorldDisk};
 use crate::money::services::Process;
 use crate::net::SimNet;
 
@@ -26,8 +25,7 @@ pub struct Machine {
     /// The service, and the number of its starts.
     pub process: Option<Process>,
     starts: u64,
-    /// Whether its disk hangs now and then.
-    hangs: Arc<AtomicBool>,
+    pub hangs: Arc<Hangs>,
     /// Called when the service is about to end, however it ends.
     ends: Arc<dyn Fn() + Send + Sync>,
 }
@@ -77,7 +75,7 @@ impl Machine {
             date: Date::default(),
             process: None,
             starts: 0,
-            hangs: Arc::new(AtomicBool::new(true)),
+            hangs: Arc::default(),
             ends,
         };
         machine.begin(net);
@@ -93,12 +91,12 @@ impl Machine {
     /// Nothing is wrong with the machine from now on.
     pub fn be_well(&self) {
         self.date.be_right();
-        self.hangs.store(false, Ordering::SeqCst);
+        self.hangs.allow(false);
     }
 
     /// Its disk hangs now and then again.
     pub fn may_hang(&self) {
-        self.hangs.store(true, Ordering::SeqCst);
+        self.hangs.allow(true);
     }
 
     /// The service dies where it stands.

@@ -144,6 +144,7 @@ impl World {
             Arc::new(ledger),
             Arc::new(|| ()),
         );
+        truth.node_has_disk(OTHERS, &ledger.hangs);
         let console = SimDisk::new();
         let nodes = [0, 1].map(|at| {
             let mut node = Node::new(at, &truth, console.clone(), &net);

@@ -1,11 +1,12 @@
 //! What was wrong in the world, and when: a console may show a node as well, or as lost, only where that was so.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use ron_sim::time;
 
 use super::NODES;
+use crate::disk::Hangs;
 
 /// From when until when something was wrong; without an end it still is.
 type Span = (Instant, Option<Instant>);
@@ -22,7 +23,11 @@ enum Of {
 
 /// None of it is a point of the simulator.
 #[derive(Debug, Default)]
-pub struct Truth(Mutex<Vec<(Of, Span)>>);
+pub struct Truth {
+    spans: Mutex<Vec<(Of, Span)>>,
+    /// Of the node that has a disk: its number, and when that hung.
+    hangs: OnceLock<(usize, Arc<Hangs>)>,
+}
 
 /// Something that is wrong until it `ends`.
 #[derive(Debug)]
@@ -39,7 +44,7 @@ impl Trouble {
 
 impl Truth {
     fn spans(&self) -> MutexGuard<'_, Vec<(Of, Span)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.spans.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn begin(self: &Arc<Self>, of: Of) -> Trouble {
@@ -49,6 +54,11 @@ impl Truth {
             truth: self.clone(),
             at: spans.len() - 1,
         }
+    }
+
+    pub fn node_has_disk(&self, node: usize, hangs: &Arc<Hangs>) {
+        let set = self.hangs.set((node, hangs.clone()));
+        set.expect("one node has a disk");
     }
 
     pub fn node_is_gone(self: &Arc<Self>, node: usize) -> Trouble {
@@ -80,12 +90,14 @@ impl Truth {
         self.had(from, to, |of| matches!(of, Of::Console | Of::Weather))
     }
 
-    /// Whether the console may have missed answers of a node.
+    /// Whether the console may have missed answers of a node, or the node may have said that it is not well.
     pub fn node_had(&self, node: usize, from: Instant, to: Instant) -> bool {
-        self.had(from, to, |of| match of {
+        let hung = |(at, hangs): &(usize, Arc<Hangs>)| *at == node && hangs.any(from, to);
+        let had = self.had(from, to, |of| match of {
             Of::Gone(at) | Of::Node(at) => at == node,
             Of::Console | Of::Weather => true,
-        })
+        });
+        had || self.hangs.get().is_some_and(hung)
     }
 
     /// Whether a node was gone for all of the time.
