@@ -425,7 +425,7 @@ impl Core {
         KeyKeeper::new(parts, stored, report)
     }
 
-    /// The policy thread's state. A policy in files must be valid at start, and not older than any that was in force.
+    /// The policy thread's state. A policy in files must be valid at the first start.
     fn policies(&self, chassis: &Chassis) -> Result<Arc<PolicyKeeper>, StartError> {
         let in_force = self.policy.clone();
         signed_policy::show_version(&chassis.registry, "issuer", move || {

@@ -130,14 +130,14 @@ impl PolicyKeeper {
         outcome
     }
 
-    /// Puts the last accepted policy in force at a start. Without one the policy in files must be acceptable; one behind a
-    /// URL may arrive later.
+    /// Puts the last accepted policy in force at a start. At the first start the policy in files must be acceptable; one behind a
+    /// URL may arrive later, and so may the one that a crash has left without its copy: revocations are served meanwhile.
     pub fn resume(&self) -> Result<(), String> {
         let known = self.kept.read(&self.keys).map_err(|e| e.to_string())?;
         let seen = self.view.load().policy_version();
         let last = known.policy.filter(|last| last.policy.version >= seen);
-        if last.is_none() && matches!(self.source, Source::Dir(_)) {
-            self.read().and_then(|new| self.is_newer(&new))?;
+        if seen == 0 && last.is_none() && matches!(self.source, Source::Dir(_)) {
+            self.read()?;
         }
         self.policy.store(last);
         Ok(())
