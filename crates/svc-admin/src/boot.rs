@@ -182,6 +182,8 @@ fn console(
 fn client(chassis: &Chassis, settings: &Snapshot<Settings>) -> Arc<HttpClient> {
     let sampling = settings.load().sampling;
     let client = Arc::new(HttpClient::new(ClientConfig {
+        // Polls pace themselves, and an operator's call is made when it is asked for: a node that is back must be seen at once.
+        breaker: None,
         max_idle_per_host: 2,
         max_response_bytes: sampling.max_body_bytes,
         connect_timeout: sampling.connect_timeout,

@@ -104,19 +104,7 @@ impl Fleet {
             let url = format!("{}{path}", node.spec.health_url);
             self.client.call(Call::get(&url, deadline))
         };
-        let failed = |error: CallError| {
-            // An open breaker says only that the client made no call; the earlier failure is still
-            // the best explanation.
-            let known = node
-                .view()
-                .facts
-                .failure
-                .filter(|_| error.kind == Failure::BreakerOpen);
-            (
-                known.unwrap_or_else(|| poll_failure(&error, deadline)),
-                error.detail,
-            )
-        };
+        let failed = |error: CallError| (poll_failure(&error, deadline), error.detail);
         let status = get("/api/v1/status").map_err(failed)?;
         let ready = get("/readyz").map_err(failed)?;
         let metrics = match get(&node.spec.metrics_path) {
