@@ -11,7 +11,7 @@ use ron_auth::service_token;
 use ron_crypto::sign::Ed25519Key;
 use ron_files::{MemoryDisk, SharedDisk};
 use ron_kernel::net::Address;
-use ron_kernel::{Deadline, Net as _, Registry, SeededRandom, Shutdown};
+use ron_kernel::{Net as _, Registry, SeededRandom, Shutdown};
 use ron_ledger::RonLedger;
 use ron_proto::policy::{PolicySig, policy_message};
 use ron_proto::{b64, jcs};
