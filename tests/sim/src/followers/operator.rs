@@ -18,6 +18,8 @@ pub struct Operator {
     receiver: Receiver,
     /// By endpoint: the newest time at which it was disabled, by its first failure, and how many messages it had refused by then.
     disabled: [(u64, u64); ENDPOINTS.len()],
+    /// By endpoint: whether a resumption had no answer, so that it may still take effect.
+    open: [bool; ENDPOINTS.len()],
 }
 
 impl Operator {
@@ -26,6 +28,7 @@ impl Operator {
             clients,
             receiver: receiver.clone(),
             disabled: [(0, 0); ENDPOINTS.len()],
+            open: [false; ENDPOINTS.len()],
         }
     }
 
@@ -56,7 +59,9 @@ impl Operator {
             fault::happened("an endpoint is disabled");
             let at = self.is_rightly_disabled(&doc);
             let (name, _) = ENDPOINTS[at];
-            self.receiver.silence(name);
+            if !self.open[at] {
+                self.receiver.silence(name);
+            }
             time::sleep(ms(below(1_500)));
             self.resume(at, &doc);
         }
@@ -90,6 +95,7 @@ impl Operator {
         let resume = ResumeWebhook { after };
         let wallet = &self.clients.wallet;
         let answer = wallet.resume_webhook(name, &resume, Deadline::within(CALL));
+        self.open[at] = answer.is_err();
         ron_sim::note(&format!("{name} is resumed from {after:?}: {answer:?}"));
     }
 
