@@ -7,8 +7,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use ron_crypto::ecdsa::verify_ecdsa;
 use ron_crypto::secret::Secret32;
-use ron_crypto::sign::{Ed25519Key, P256Key, verify_ed25519_strict, verify_p256_fixed};
+use ron_crypto::sign::{Ed25519Key, Signer as _, verify_ed25519_strict};
+use ron_crypto::{Curve, EcKey};
 use ron_crypto::{MlDsaKey, MlDsaSet, mldsa};
 use ron_kernel::OsRandom;
 
@@ -69,31 +71,20 @@ type Work<'a> = (&'a str, Box<dyn Fn() -> bool + Sync + 'a>);
 pub fn run(args: &RawArgs) -> Result<(), String> {
     println!("{HEADER}");
     let ed25519 = Ed25519Key::from_seed(&[7; 32]);
-    let (p256, _) = P256Key::generate();
+    let (p256, _) = EcKey::generate(Curve::P256);
     let mldsa = MlDsaKey::from_seed(MlDsaSet::L65, &Secret32::generate(&OsRandom));
-    let made = (
-        ed25519.sign(&TEXT),
-        p256.sign_fixed(&TEXT),
-        mldsa.sign(&TEXT),
-    );
-    let (one, two, three) = (
-        ed25519.public(),
-        p256.public_sec1_uncompressed(),
-        mldsa.public(),
-    );
+    let made = (ed25519.sign(&TEXT), p256.sign(&TEXT), mldsa.sign(&TEXT));
+    let (one, two, three) = (ed25519.public(), p256.public(), mldsa.public());
     let works: [Work<'_>; 6] = [
         ("Ed25519 sign", Box::new(|| ed25519.sign(&TEXT).len() == 64)),
         (
             "Ed25519 verify, strict",
             Box::new(|| verify_ed25519_strict(&one, &TEXT, &made.0)),
         ),
-        (
-            "P-256 sign",
-            Box::new(|| p256.sign_fixed(&TEXT).len() == 64),
-        ),
+        ("P-256 sign", Box::new(|| p256.sign(&TEXT).len() == 64)),
         (
             "P-256 verify",
-            Box::new(|| verify_p256_fixed(&two, &TEXT, &made.1)),
+            Box::new(|| verify_ecdsa(Curve::P256, two, &TEXT, &made.1)),
         ),
         ("ML-DSA-65 sign", Box::new(|| !mldsa.sign(&TEXT).is_empty())),
         (

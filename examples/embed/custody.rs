@@ -72,6 +72,7 @@ fn sign(custody: &Custody, invoice: &[u8]) -> Result<(), Failure> {
         version: Some(signed.version),
         message: Some(invoice.to_vec().into()),
         digest: None,
+        prehash: None,
         signatures: signed.signatures,
         mode: VerifyMode::And,
     };

@@ -260,6 +260,7 @@ impl<'a> Load<'a> {
                     version: None,
                     message: Some(ron_proto::kms::Bytes(message)),
                     digest: None,
+                    prehash: None,
                     signatures: answer.signatures.clone(),
                     mode: ron_proto::kms::VerifyMode::And,
                 };

@@ -161,11 +161,11 @@ const EXAMPLES: &[(&str, &str)] = &[
     ),
     (
         "kms sign",
-        "ron kms sign $KEY --file release.tar.gz\nron kms sign $KEY --message hello --context 'release 7'",
+        "ron kms sign $KEY --file release.tar.gz\nron kms sign $KEY --message hello --context 'release 7'\nron kms sign $RSA --file disk.img --scheme rsa-pkcs1-sha256 --out disk.img.sig",
     ),
     (
         "kms verify",
-        "ron kms verify $KEY --file release.tar.gz --signature $SIG\nron kms verify $KEY --message hello --signature $SIG --signature $SIG --mode pq_only",
+        "ron kms verify $KEY --file release.tar.gz --signature $SIG\nron kms verify $RSA --file disk.img --scheme rsa-pkcs1-sha256 --signature-file disk.img.sig\nron kms verify $KEY --message hello --signature $SIG --signature $SIG --mode pq_only",
     ),
     ("kms retire", "ron kms retire $KEY --expected-head 2"),
     ("kms destroy", "ron kms destroy $KEY --delay 7d"),

@@ -4,8 +4,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use ron_crypto::ecdsa::verify_ecdsa;
 use ron_crypto::mldsa::{MlDsaSet, verify_mldsa};
-use ron_crypto::rsa::{RsaPadding, is_rsa_key, verify_rsa};
+use ron_crypto::{Curve, Hashed, RsaPadding, RsaPublic, Sha2};
 use ron_proto::passport::{PQ_TOKEN_BYTES_MAX, TOKEN_BYTES_MAX};
 use ron_proto::{b64, strict};
 use ron_tlog::note::VerifierKey;
@@ -165,14 +166,9 @@ impl VerifyKey {
     pub fn thumbprint(&self) -> String {
         match self {
             Self::Ed25519(x) => ron_crypto::jwk::thumbprint_okp(x),
-            Self::P256(sec1) => {
-                let (mut x, mut y) = ([0; 32], [0; 32]);
-                x.copy_from_slice(&sec1[1..33]);
-                y.copy_from_slice(&sec1[33..]);
-                ron_crypto::jwk::thumbprint_ec(&x, &y)
-            }
-            Self::P384(sec1) => ron_crypto::jwk::thumbprint_p384(&sec1[1..49], &sec1[49..]),
-            Self::Rsa { n, e, .. } => ron_crypto::jwk::thumbprint_rsa(n, e),
+            Self::P256(sec1) => ron_crypto::jwk::thumbprint_ec(Curve::P256, sec1),
+            Self::P384(sec1) => ron_crypto::jwk::thumbprint_ec(Curve::P384, sec1),
+            Self::Rsa { n, e, .. } => ron_crypto::jwk::thumbprint_rsa(RsaPublic { n, e }),
             Self::MlDsa(set, public) => ron_crypto::jwk::thumbprint_akp(akp_name(*set), public),
         }
     }
@@ -187,16 +183,15 @@ impl VerifyKey {
             Self::Ed25519(key) => fixed().is_some_and(|signature| {
                 ron_crypto::sign::verify_ed25519_strict(key, message, signature)
             }),
-            Self::P256(key) => fixed().is_some_and(|signature| {
-                ron_crypto::sign::verify_p256_fixed(key, message, signature)
-            }),
-            Self::P384(key) => ron_crypto::sign::verify_p384_fixed(key, message, signature),
+            Self::P256(key) => verify_ecdsa(Curve::P256, key, message, signature),
+            Self::P384(key) => verify_ecdsa(Curve::P384, key, message, signature),
             Self::Rsa { n, e, .. } => {
                 let padding = match alg {
                     JwsAlg::Ps256 => RsaPadding::Pss,
                     _ => RsaPadding::Pkcs1,
                 };
-                verify_rsa((n, e), padding, message, signature)
+                let hash = Hashed::of(Sha2::Sha256, message);
+                RsaPublic { n, e }.verify_hash(padding, &hash, signature)
             }
             Self::MlDsa(set, public) => verify_mldsa(*set, public, message, signature),
         }
@@ -453,7 +448,7 @@ impl Jwk {
             }
             ("RSA", _, None | Some("RS256" | "PS256")) => {
                 let (n, e) = (bytes(&self.n)?, bytes(&self.e)?);
-                if !is_rsa_key(&n, &e) {
+                if !(RsaPublic { n: &n, e: &e }).is_usable() {
                     let why = "an RSA key has 2048 to 4096 bits and a short exponent";
                     return Err(JwksError::Key(why));
                 }

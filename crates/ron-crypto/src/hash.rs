@@ -1,5 +1,7 @@
 //! SHA-2, BLAKE3, HMAC-SHA-256 and HKDF-SHA-256.
 
+use std::fmt;
+
 use aws_lc_rs::{digest, hkdf, hmac};
 
 /// The SHA-256 hash of a message.
@@ -21,6 +23,83 @@ pub fn sha384(message: &[u8]) -> [u8; 48] {
 pub fn sha512(message: &[u8]) -> [u8; 64] {
     let hash = digest::digest(&digest::SHA512, message);
     hash.as_ref().try_into().expect("SHA-512 has 64 bytes")
+}
+
+/// A hash function of the SHA-2 family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Sha2 {
+    Sha256,
+    Sha384,
+    Sha512,
+}
+
+impl Sha2 {
+    /// Bytes of a hash.
+    #[must_use]
+    pub const fn size(self) -> usize {
+        match self {
+            Self::Sha256 => 32,
+            Self::Sha384 => 48,
+            Self::Sha512 => 64,
+        }
+    }
+
+    pub(crate) fn algorithm(self) -> &'static digest::Algorithm {
+        match self {
+            Self::Sha256 => &digest::SHA256,
+            Self::Sha384 => &digest::SHA384,
+            Self::Sha512 => &digest::SHA512,
+        }
+    }
+}
+
+/// A hash, and the function that made it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Hashed {
+    by: Sha2,
+    bytes: [u8; 64],
+}
+
+impl Hashed {
+    /// The hash of a message.
+    #[must_use]
+    pub fn of(by: Sha2, message: &[u8]) -> Self {
+        let hash = digest::digest(by.algorithm(), message);
+        Self::new(by, hash.as_ref()).expect("a hash has the length of its function")
+    }
+
+    /// A hash that was made elsewhere; `None` when it has another length.
+    #[must_use]
+    pub fn new(by: Sha2, hash: &[u8]) -> Option<Self> {
+        if hash.len() != by.size() {
+            return None;
+        }
+        let mut bytes = [0; 64];
+        bytes[..hash.len()].copy_from_slice(hash);
+        Some(Self { by, bytes })
+    }
+
+    #[must_use]
+    pub const fn by(&self) -> Sha2 {
+        self.by
+    }
+
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.by.size()]
+    }
+
+    /// The hash in the library's type.
+    pub(crate) fn imported(&self) -> digest::Digest {
+        digest::Digest::import_less_safe(self.as_bytes(), self.by.algorithm())
+            .expect("a hash has the length of its function")
+    }
+}
+
+impl fmt::Debug for Hashed {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{:?}({})", self.by, hex::encode(self.as_bytes()))
+    }
 }
 
 /// The BLAKE3-256 hash of a message.
@@ -57,6 +136,32 @@ struct Length(usize);
 impl hkdf::KeyType for Length {
     fn len(&self) -> usize {
         self.0
+    }
+}
+
+/// The hash of a message in parts.
+#[derive(Clone)]
+pub struct Hasher {
+    by: Sha2,
+    context: digest::Context,
+}
+
+impl Hasher {
+    #[must_use]
+    pub fn new(by: Sha2) -> Self {
+        let context = digest::Context::new(by.algorithm());
+        Self { by, context }
+    }
+
+    pub fn update(&mut self, part: &[u8]) {
+        self.context.update(part);
+    }
+
+    /// The hash of all parts.
+    #[must_use]
+    pub fn finish(self) -> Hashed {
+        let hash = self.context.finish();
+        Hashed::new(self.by, hash.as_ref()).expect("a hash has the length of its function")
     }
 }
 

@@ -3,7 +3,9 @@
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
+use crate::ecdsa::Curve;
 use crate::hash::sha256;
+use crate::rsa::RsaPublic;
 
 /// The thumbprint of an Ed25519 public key, in base64url.
 #[must_use]
@@ -12,27 +14,26 @@ pub fn thumbprint_okp(x: &[u8; 32]) -> String {
     thumbprint(&format!(r#"{{"crv":"Ed25519","kty":"OKP","x":"{x}"}}"#))
 }
 
-/// The thumbprint of a P-256 public key, in base64url.
+/// The thumbprint of a public key on a curve, given as an uncompressed point (`04 || x || y`), in base64url.
 #[must_use]
-pub fn thumbprint_ec(x: &[u8; 32], y: &[u8; 32]) -> String {
+pub fn thumbprint_ec(curve: Curve, point: &[u8]) -> String {
+    let (x, y) = coordinates(curve, point);
     let (x, y) = (URL_SAFE_NO_PAD.encode(x), URL_SAFE_NO_PAD.encode(y));
+    let crv = curve.jwk_name();
     thumbprint(&format!(
-        r#"{{"crv":"P-256","kty":"EC","x":"{x}","y":"{y}"}}"#
+        r#"{{"crv":"{crv}","kty":"EC","x":"{x}","y":"{y}"}}"#
     ))
 }
 
-/// The thumbprint of a P-384 public key, in base64url.
+/// The coordinates of an uncompressed point, which has the curve's length.
 #[must_use]
-pub fn thumbprint_p384(x: &[u8], y: &[u8]) -> String {
-    let (x, y) = (URL_SAFE_NO_PAD.encode(x), URL_SAFE_NO_PAD.encode(y));
-    thumbprint(&format!(
-        r#"{{"crv":"P-384","kty":"EC","x":"{x}","y":"{y}"}}"#
-    ))
+pub fn coordinates(curve: Curve, point: &[u8]) -> (&[u8], &[u8]) {
+    point[1..].split_at(curve.size())
 }
 
 /// The thumbprint of an RSA public key, in base64url.
 #[must_use]
-pub fn thumbprint_rsa(n: &[u8], e: &[u8]) -> String {
+pub fn thumbprint_rsa(RsaPublic { n, e }: RsaPublic<'_>) -> String {
     let (n, e) = (URL_SAFE_NO_PAD.encode(n), URL_SAFE_NO_PAD.encode(e));
     thumbprint(&format!(r#"{{"e":"{e}","kty":"RSA","n":"{n}"}}"#))
 }
@@ -75,7 +76,7 @@ mod tests {
         let x = raw("l8tFrhx-34tV3hRICRDY9zCkDlpBhF42UQUfWVAWBFs");
         let y = raw("9VE4jf_Ok_o64zbTTlcuNJajHmt6v9TDVrU0CdvGRDA");
         assert_eq!(
-            thumbprint_ec(&x, &y),
+            thumbprint_ec(Curve::P256, &[&[4][..], &x, &y].concat()),
             "0ZcOCORZNYy-DWpqq30jZyJGHTN0d2HglBV3uiguA4I"
         );
     }

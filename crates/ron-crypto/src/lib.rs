@@ -10,6 +10,8 @@
 
 pub mod aead;
 pub mod ct;
+pub mod der;
+pub mod ecdsa;
 pub mod hash;
 pub mod hpke;
 pub mod jwk;
@@ -22,6 +24,9 @@ pub mod secret;
 pub mod sign;
 pub mod wrap;
 
+pub use ecdsa::{Curve, EcKey};
+pub use hash::{Hashed, Sha2};
 pub use mldsa::{MlDsaKey, MlDsaSet};
+pub use rsa::{RsaKey, RsaPadding, RsaPublic, RsaSize};
 pub use secret::{Secret32, SecretBytes, process_hardening};
-pub use sign::{Ed25519Key, P256Key, Signer};
+pub use sign::{Ed25519Key, Signer};

@@ -3,40 +3,48 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
+use crate::der;
+use crate::ecdsa::Curve;
 use crate::mldsa::MlDsaSet;
 
-/// The DER prefix of a raw Ed25519 public key (RFC 8410).
-const ED25519_HEAD: &[u8] = &[
-    0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0,
+/// Object identifiers in DER.
+const ED25519: &[u8] = &[0x06, 3, 0x2b, 0x65, 0x70];
+const X25519: &[u8] = &[0x06, 3, 0x2b, 0x65, 0x6e];
+const EC_PUBLIC_KEY: &[u8] = &[0x06, 7, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01];
+const P256: &[u8] = &[0x06, 8, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07];
+const P384: &[u8] = &[0x06, 5, 0x2b, 0x81, 0x04, 0x00, 0x22];
+const SECP256K1: &[u8] = &[0x06, 5, 0x2b, 0x81, 0x04, 0x00, 0x0a];
+const RSA: &[u8] = &[
+    0x06, 9, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x01,
 ];
 
-/// The DER prefix of a raw X25519 public key (RFC 8410).
-const X25519_HEAD: &[u8] = &[
-    0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x6e, 0x03, 0x21, 0,
-];
-
-/// The DER prefix of an uncompressed P-256 point (RFC 5480).
-const P256_HEAD: &[u8] = &[
-    0x30, 0x59, 0x30, 0x13, 0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01, 0x06, 0x08, 0x2a,
-    0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07, 0x03, 0x42, 0x00,
-];
-
-/// An Ed25519 public key.
+/// An Ed25519 public key (RFC 8410).
 #[must_use]
 pub fn spki_pem_ed25519(public: &[u8; 32]) -> String {
-    pem(ED25519_HEAD, public)
+    pem(&[ED25519], public)
 }
 
-/// An X25519 public key.
+/// An X25519 public key (RFC 8410).
 #[must_use]
 pub fn spki_pem_x25519(public: &[u8; 32]) -> String {
-    pem(X25519_HEAD, public)
+    pem(&[X25519], public)
 }
 
-/// A P-256 public key given as an uncompressed point (`04 || x || y`).
+/// A public key on a curve, given as an uncompressed point (`04 || x || y`, RFC 5480).
 #[must_use]
-pub fn spki_pem_p256(public: &[u8; 65]) -> String {
-    pem(P256_HEAD, public)
+pub fn spki_pem_ec(curve: Curve, point: &[u8]) -> String {
+    let curve = match curve {
+        Curve::P256 => P256,
+        Curve::P384 => P384,
+        Curve::Secp256k1 => SECP256K1,
+    };
+    pem(&[EC_PUBLIC_KEY, curve], point)
+}
+
+/// An RSA public key, given as `RSAPublicKey` in DER (RFC 3279).
+#[must_use]
+pub fn spki_pem_rsa(public: &[u8]) -> String {
+    pem(&[RSA, der::NULL], public)
 }
 
 /// An ML-DSA public key (RFC 9881).
@@ -47,20 +55,13 @@ pub fn spki_pem_mldsa(set: MlDsaSet, public: &[u8]) -> String {
         MlDsaSet::L65 => 0x12,
         MlDsaSet::L87 => 0x13,
     };
-    let oid = [0x60, 0x86, 0x48, 0x01, 0x65, 0x03, 0x04, 0x03, arc];
-    let algorithm = [&[0x30, 0x0b, 0x06, 0x09][..], &oid].concat();
-    let bits = public.len() + 1; // the first byte counts the unused bits of the last one: none
-    let inner = algorithm.len() + 4 + bits;
-    let long = |tag: u8, length: usize| {
-        let [.., high, low] = length.to_be_bytes();
-        [tag, 0x82, high, low]
-    };
-    let head = [&long(0x30, inner)[..], &algorithm, &long(0x03, bits), &[0]].concat();
-    pem(&head, public)
+    let oid = [0x06, 9, 0x60, 0x86, 0x48, 0x01, 0x65, 0x03, 0x04, 0x03, arc];
+    pem(&[&oid], public)
 }
 
-fn pem(head: &[u8], key: &[u8]) -> String {
-    let text = STANDARD.encode([head, key].concat());
+fn pem(algorithm: &[&[u8]], key: &[u8]) -> String {
+    let algorithm = der::tagged(der::SEQUENCE, &algorithm.concat());
+    let text = STANDARD.encode(der::sequence(&[algorithm, der::bits(key)]));
     let mut out = String::from("-----BEGIN PUBLIC KEY-----\n");
     for start in (0..text.len()).step_by(64) {
         out.push_str(&text[start..text.len().min(start + 64)]);
@@ -88,7 +89,7 @@ mod tests {
 
     #[test]
     fn p256_has_the_right_length_and_lines() {
-        let text = spki_pem_p256(&[4; 65]);
+        let text = spki_pem_ec(Curve::P256, &[4; 65]);
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines.len(), 4);
         assert_eq!(lines[1].len(), 64);

@@ -1,13 +1,9 @@
-//! Signatures: Ed25519 and ECDSA on P-256.
+//! Ed25519 signatures.
 
-use aws_lc_rs::rand::SystemRandom;
-use aws_lc_rs::signature::{
-    ECDSA_P256_SHA256_FIXED, ECDSA_P256_SHA256_FIXED_SIGNING, ECDSA_P384_SHA384_FIXED,
-    EcdsaKeyPair, Ed25519KeyPair, KeyPair, UnparsedPublicKey,
-};
+use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair};
 use ed25519_dalek::{Signature, VerifyingKey};
 
-use crate::secret::{Secret32, SecretBytes};
+use crate::secret::Secret32;
 use ron_kernel::Random;
 
 /// Something that signs with one key.
@@ -99,82 +95,6 @@ pub fn verify_ed25519_strict(public: &[u8; 32], message: &[u8], signature: &[u8;
 fn canonical_y(public: &[u8; 32]) -> bool {
     let [low, middle @ .., high] = public;
     !(high & 0x7f == 0x7f && middle.iter().all(|byte| *byte == 0xff) && *low >= 0xed)
-}
-
-/// A P-256 private key for ECDSA with SHA-256.
-pub struct P256Key {
-    pair: EcdsaKeyPair,
-}
-
-impl P256Key {
-    /// A new key from the operating system's randomness, and its PKCS#8 form for sealing.
-    pub fn generate() -> (Self, SecretBytes) {
-        let document =
-            EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &SystemRandom::new())
-                .expect("key generation fails only without system randomness");
-        let pkcs8 = SecretBytes::from_slice(document.as_ref());
-        let key = Self::from_pkcs8(pkcs8.expose()).expect("the library reads what it wrote");
-        (key, pkcs8)
-    }
-
-    /// Reads a PKCS#8 document.
-    pub fn from_pkcs8(pkcs8: &[u8]) -> Result<Self, KeyError> {
-        EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, pkcs8)
-            .map(|pair| Self { pair })
-            .map_err(|_| KeyError)
-    }
-
-    /// The public key as an uncompressed point, `04 || x || y`.
-    pub fn public_sec1_uncompressed(&self) -> [u8; 65] {
-        let point = self.pair.public_key().as_ref();
-        point
-            .try_into()
-            .expect("uncompressed P-256 points have 65 bytes")
-    }
-
-    /// The signature of a message, `r || s`.
-    pub fn sign_fixed(&self, message: &[u8]) -> [u8; 64] {
-        let signature = self
-            .pair
-            .sign(&SystemRandom::new(), message)
-            .expect("signing fails only without system randomness");
-        signature
-            .as_ref()
-            .try_into()
-            .expect("fixed P-256 signatures have 64 bytes")
-    }
-}
-
-impl Signer for P256Key {
-    fn sign(&self, message: &[u8]) -> Vec<u8> {
-        self.sign_fixed(message).to_vec()
-    }
-}
-
-impl std::fmt::Debug for P256Key {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.write_str("P256Key([secret])")
-    }
-}
-
-/// Verifies an ECDSA P-256 SHA-256 signature `r || s` under an uncompressed public point.
-#[must_use]
-pub fn verify_p256_fixed(public_sec1: &[u8], message: &[u8], signature: &[u8]) -> bool {
-    // Only one encoding per key; the library would accept compressed points as well.
-    let uncompressed = public_sec1.len() == 65 && public_sec1[0] == 4;
-    uncompressed
-        && UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, public_sec1)
-            .verify(message, signature)
-            .is_ok()
-}
-
-/// Verifies an ECDSA P-384 SHA-384 signature `r || s` under an uncompressed public point. Keys of third parties only.
-#[must_use]
-pub fn verify_p384_fixed(public_sec1: &[u8; 97], message: &[u8], signature: &[u8]) -> bool {
-    public_sec1[0] == 4
-        && UnparsedPublicKey::new(&ECDSA_P384_SHA384_FIXED, public_sec1)
-            .verify(message, signature)
-            .is_ok()
 }
 
 #[cfg(test)]
@@ -307,47 +227,6 @@ mod tests {
         assert_eq!(signer.sign(b"m"), key.sign(b"m"));
     }
 
-    /// RFC 6979 A.2.5 gives a signature to verify; ours are random and differ each time.
-    #[test]
-    fn p256_verifies_a_published_signature() {
-        let public = hex::decode(
-            "0460fed4ba255a9d31c961eb74c6356d68c049b8923b61fa6ce669622e60f29fb6\
-             7903fe1008b8bc99a41ae9e95628bc64f2f1b20c2d7e9f5177a3c294d4462299",
-        )
-        .unwrap();
-        let signature = hex::decode(
-            "efd48b2aacb6a8fd1140dd9cd45e81d69d2c877b56aaf991c34d0ea84eaf3716\
-             f7cb1c942d657c41d436c7a1b6e29f65f3e900dbb9aff4064dc4ab2f843acda8",
-        )
-        .unwrap();
-        assert!(verify_p256_fixed(&public, b"sample", &signature));
-        assert!(!verify_p256_fixed(&public, b"simple", &signature));
-        let mut compressed = public[..33].to_vec();
-        compressed[0] = 2 + (public[64] & 1);
-        assert!(!verify_p256_fixed(&compressed, b"sample", &signature));
-        assert!(!verify_p256_fixed(&public, b"sample", &[0; 64]));
-        assert!(!verify_p256_fixed(&[], b"sample", &signature));
-    }
-
-    #[test]
-    fn p256_keys_round_trip_through_pkcs8() {
-        let (key, pkcs8) = P256Key::generate();
-        let again = P256Key::from_pkcs8(pkcs8.expose()).expect("it reads back");
-        assert_eq!(
-            key.public_sec1_uncompressed(),
-            again.public_sec1_uncompressed()
-        );
-        let public = key.public_sec1_uncompressed();
-        assert!(verify_p256_fixed(&public, b"m", &again.sign_fixed(b"m")));
-        let mut bent = pkcs8.expose().to_vec();
-        bent[40] ^= 1;
-        assert!(
-            P256Key::from_pkcs8(&bent).is_err(),
-            "private and public half disagree"
-        );
-        assert!(P256Key::from_pkcs8(b"not a key").is_err());
-    }
-
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(48))]
 
@@ -360,22 +239,15 @@ mod tests {
             let ed = Ed25519Key::from_seed(&seed);
             let (ed_public, ed_signature) = (ed.public(), ed.sign(&message));
             prop_assert!(verify_ed25519_strict(&ed_public, &message, &ed_signature));
-            let (p256, _) = P256Key::generate();
-            let p_public = p256.public_sec1_uncompressed();
-            let p_signature = p256.sign_fixed(&message);
-            prop_assert!(verify_p256_fixed(&p_public, &message, &p_signature));
 
             let bit = flip.index(message.len() * 8);
             let mut other = message.clone();
             other[bit / 8] ^= 1 << (bit % 8);
             prop_assert!(!verify_ed25519_strict(&ed_public, &other, &ed_signature));
-            prop_assert!(!verify_p256_fixed(&p_public, &other, &p_signature));
             let bit = flip.index(512);
-            let (mut ed_bent, mut p_bent) = (ed_signature, p_signature);
+            let mut ed_bent = ed_signature;
             ed_bent[bit / 8] ^= 1 << (bit % 8);
-            p_bent[bit / 8] ^= 1 << (bit % 8);
             prop_assert!(!verify_ed25519_strict(&ed_public, &message, &ed_bent));
-            prop_assert!(!verify_p256_fixed(&p_public, &message, &p_bent));
         }
     }
 }

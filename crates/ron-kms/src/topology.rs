@@ -89,6 +89,23 @@ pub const ATTEST: ThreadSpec = ThreadSpec {
     critical: false,
     job: "have devices attest their keys every attest.refresh_every",
 };
+/// Makes local keys that take long.
+pub const KEY_MAKER: ThreadSpec = ThreadSpec {
+    name: "kms-maker",
+    count: Count::One,
+    stage: Stage::Work,
+    critical: false,
+    job: "make RSA keys, which takes up to several seconds each",
+};
+/// Local keys to be made.
+pub const MAKER_JOBS: QueueSpec = QueueSpec {
+    name: "maker_jobs",
+    capacity: 512,
+    overflow: Overflow::RejectNew,
+    from: "kms-store",
+    to: "kms-maker",
+    when_full: "429 busy; a tenant has at most four keys made at a time",
+};
 /// Threads that wait for the PKCS#11 token.
 pub const PKCS11_CALLERS: ThreadSpec = ThreadSpec {
     name: "kms-hp11-",
@@ -153,7 +170,7 @@ pub const STORE_QUEUE: QueueSpec = QueueSpec {
     name: "store",
     capacity: 64,
     overflow: Overflow::RejectNew,
-    from: "kms-http-, kms-signer, kms-sched, kms-hp11-, kms-htpm-, kms-hrem-",
+    from: "kms-http-, kms-signer, kms-sched, kms-maker, kms-hp11-, kms-htpm-, kms-hrem-",
     to: "kms-store",
     when_full: "429 busy",
 };
@@ -227,12 +244,12 @@ pub static TOPOLOGY: Topology = ron_service::topology! {
     service: "ron-kms",
     prefix: "kms",
     threads: [
-        SCRUB, SIGNERS, STORE, SCHEDULER, AUDIT, CHECKPOINT, WITNESS, PROOFS, UPKEEP, PKCS11_CALLERS, TPM_CALLERS,
+        SCRUB, SIGNERS, STORE, SCHEDULER, AUDIT, CHECKPOINT, WITNESS, PROOFS, UPKEEP, KEY_MAKER, PKCS11_CALLERS, TPM_CALLERS,
         REMOTE_CALLERS, PKCS11, PKCS11_KEEPER, TPM, TPM_KEEPER, REMOTE, REMOTE_KEEPER, ATTEST,
     ],
     queues: [
         SIGN_QUEUE, STORE_QUEUE, AUDIT_QUEUE, CHECKPOINT_QUEUE, WITNESS_QUEUE, PROOF_QUEUE,
-        PKCS11_JOBS, TPM_JOBS, REMOTE_JOBS, PKCS11_QUEUE, TPM_QUEUE, REMOTE_QUEUE,
+        MAKER_JOBS, PKCS11_JOBS, TPM_JOBS, REMOTE_JOBS, PKCS11_QUEUE, TPM_QUEUE, REMOTE_QUEUE,
     ],
     locks: [REPLAY_LOCK, FAIR_LOCK, VERIFY_LOCK, NOTES_LOCK],
 };

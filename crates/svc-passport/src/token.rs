@@ -195,6 +195,8 @@ mod tests {
             crv: "Ed25519".to_owned(),
             x: b64::url(&public),
             y: None,
+            n: None,
+            e: None,
             public: None,
             kid: thumbprint_okp(&public),
             alg: "EdDSA".to_owned(),

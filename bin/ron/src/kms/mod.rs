@@ -3,22 +3,20 @@
 
 mod birth;
 mod show;
+mod sign;
 mod transfer;
 
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use ron_client::{ClientError, Credential, KmsClient};
-use ron_crypto::hash::Sha256;
 use ron_kernel::{Deadline, OsRandom};
 use ron_proto::kms::{
-    Bytes, CreateKey, DestroyKey, Digest, DigestAlg, KeyBackend, KeyDoc, KeyList, KeyVersionDoc,
-    MESSAGE_BYTES_MAX, PayloadPolicy, Period, RetireKey, RotateEvery, RotateRequest, SignRequest,
-    Signature, UpdateKey, VerifyMode, VerifyRequest,
+    CreateKey, DestroyKey, KeyBackend, KeyDoc, KeyList, KeyVersionDoc, PayloadPolicy, Period,
+    RetireKey, RotateEvery, RotateRequest, UpdateKey,
 };
-use ron_proto::{Alg, Kid, OpId, Purpose, Tenant, b64};
+use ron_proto::{Alg, Kid, OpId, Purpose, Tenant};
 
 use crate::layout::Layout;
 use crate::{fleet, login, net};
@@ -63,10 +61,10 @@ enum Command {
     Update(UpdateArgs),
     /// Sign and print the signature (base64url; two lines for a hybrid key).
     #[command(disable_version_flag = true)]
-    Sign(SignArgs),
+    Sign(sign::SignArgs),
     /// Check signatures; the exit code says whether they are valid.
     #[command(disable_version_flag = true)]
-    Verify(VerifyArgs),
+    Verify(sign::VerifyArgs),
     /// Stop signing with a key; it still verifies.
     Retire(ChangeArgs),
     /// Disable a key now and destroy its secrets after a delay.
@@ -94,10 +92,11 @@ struct CreateArgs {
     /// Purpose of the key.
     #[arg(long)]
     purpose: Purpose,
-    /// Algorithm, such as ed25519, ecdsa-p256, ml-dsa-65, ed25519+ml-dsa-65.
+    /// Algorithm, such as ed25519, ecdsa-p256, rsa-3072, ml-dsa-65, ed25519+ml-dsa-65.
     #[arg(long)]
     alg: Alg,
-    /// Payload policy, which limits what the key may sign: any, digest, or a policy as JSON.
+    /// Payload policy, which limits what the key may sign: any, digest, prehash (ECDSA and RSA: files of any size, in the form that
+    /// OpenSSL verifies), or a policy as JSON.
     #[arg(long, default_value = "any", value_parser = payload)]
     payload: PayloadPolicy,
     /// Allow export in wrapped form. Can be withdrawn later, but not granted later.
@@ -198,66 +197,11 @@ struct DestroyArgs {
     once: Once,
 }
 
-#[derive(Args)]
-struct Message {
-    /// Message to sign, as text.
-    #[arg(long, conflicts_with = "file", allow_hyphen_values = true)]
-    message: Option<String>,
-    /// File to sign, of any size; `-` or no argument reads standard input. Above 64 KiB its SHA-256
-    /// is signed, as with --digest.
-    #[arg(long)]
-    file: Option<PathBuf>,
-    /// Sign the SHA-256 of the bytes in the KMS's digest form (`ron kms verify` checks it), not the
-    /// bytes themselves.
-    #[arg(long)]
-    digest: bool,
-}
-
-/// What is signed.
-enum Content {
-    Message(Vec<u8>),
-    Digest(Digest),
-}
-
-#[derive(Args)]
-struct SignArgs {
-    /// Key, as tenant/purpose/algorithm/uuid.
-    key: Kid,
-    #[command(flatten)]
-    what: Message,
-    /// Refuse unless this is the head version.
-    #[arg(long)]
-    version: Option<u32>,
-    /// Remark for the audit log.
-    #[arg(long)]
-    context: Option<String>,
-    /// Idempotency id: the same id and request returns the same signature.
-    #[arg(long)]
-    op_id: Option<OpId>,
-}
-
-#[derive(Args)]
-struct VerifyArgs {
-    /// Key, as tenant/purpose/algorithm/uuid.
-    key: Kid,
-    #[command(flatten)]
-    what: Message,
-    /// Signature as `sign` prints it; may be repeated.
-    #[arg(long = "signature", required = true, allow_hyphen_values = true)]
-    signatures: Vec<String>,
-    /// Accept only this version.
-    #[arg(long)]
-    version: Option<u32>,
-    /// How the signatures of a hybrid key are combined.
-    #[arg(long, default_value = "and", value_parser = ["and", "or", "pq_only"])]
-    mode: String,
-}
-
 fn payload(text: &str) -> Result<PayloadPolicy, String> {
     let plain = serde_json::Value::String(text.to_owned());
     serde_json::from_value(plain)
         .or_else(|_| serde_json::from_str(text))
-        .map_err(|e| format!("not `any`, `digest` or a policy as JSON: {e}"))
+        .map_err(|e| format!("not `any`, `digest`, `prehash` or a policy as JSON: {e}"))
 }
 
 fn backend(text: &str) -> Result<KeyBackend, String> {
@@ -312,8 +256,8 @@ pub fn run(args: KmsArgs) -> Result<(), String> {
             };
             show::changed(&explain(kms.destroy(&ask.key, &request, deadline()))?, json)
         }
-        Command::Sign(ask) => sign(&kms, ask, json),
-        Command::Verify(ask) => verify(&kms, ask, json),
+        Command::Sign(ask) => sign::sign(&kms, ask, json),
+        Command::Verify(ask) => sign::verify(&kms, ask, json),
         Command::Import(ask) => transfer::import(&kms, &ask, json),
         Command::Export(ask) => transfer::export(&kms, &ask, json),
         Command::Recipient(_) | Command::Open(_) | Command::Birth(_) => Ok(()), // done above
@@ -468,101 +412,4 @@ fn get(kms: &KmsClient, ask: &GetArgs, json: bool) -> Result<(), String> {
     let version = page.versions.iter().find(|v| v.version == number);
     let version = version.ok_or_else(|| format!("the key has no version {number}"))?;
     show::public(version, ask.key.alg, form)
-}
-
-impl Message {
-    fn content(&self) -> Result<Content, String> {
-        if let Some(text) = &self.message {
-            return self.read(text.as_bytes()).map_err(|e| e.to_string());
-        }
-        let named = self.file.as_deref().filter(|file| *file != Path::new("-"));
-        if let Some(path) = named {
-            let read = std::fs::File::open(path).and_then(|file| self.read(file));
-            return read.map_err(|e| format!("cannot read {}: {e}", path.display()));
-        }
-        let read = self.read(std::io::stdin().lock());
-        read.map_err(|e| format!("cannot read standard input: {e}"))
-    }
-
-    /// The bytes, or their digest if it is requested or the bytes exceed the limit of a request.
-    fn read(&self, mut from: impl std::io::Read) -> std::io::Result<Content> {
-        let mut bytes = Vec::new();
-        let most = MESSAGE_BYTES_MAX as u64;
-        from.by_ref().take(most + 1).read_to_end(&mut bytes)?;
-        if !self.digest && bytes.len() <= MESSAGE_BYTES_MAX {
-            return Ok(Content::Message(bytes));
-        }
-        let mut hash = Sha256::new();
-        while !bytes.is_empty() {
-            hash.update(&bytes);
-            bytes.clear();
-            from.by_ref().take(most).read_to_end(&mut bytes)?;
-        }
-        let digest = Digest::new(DigestAlg::Sha256, &hash.finish());
-        Ok(Content::Digest(digest))
-    }
-}
-
-fn sign(kms: &KmsClient, ask: SignArgs, json: bool) -> Result<(), String> {
-    let request = match ask.what.content()? {
-        Content::Message(bytes) => SignRequest::message(ask.key, bytes),
-        Content::Digest(digest) => SignRequest::digest(ask.key, digest),
-    };
-    let request = SignRequest {
-        version: ask.version,
-        context: ask.context,
-        op_id: Some(op_id(ask.op_id)),
-        ..request
-    };
-    let answer = match (explain(kms.sign(&request, deadline())), &request.digest) {
-        (Err(why), Some(_)) if why.contains("payload_refused") => {
-            return Err(format!(
-                "{why}\nhint: more than {MESSAGE_BYTES_MAX} bytes are signed as their digest, which this key may not sign; \
-                 make one with `--payload any` or `--payload digest`"
-            ));
-        }
-        (answer, _) => answer?,
-    };
-    show::signatures(&answer, json)?;
-    if let Some(digest) = &request.digest {
-        eprintln!(
-            "signed the digest sha256:{}, in the KMS's digest form; `ron kms verify` with the same bytes checks it",
-            digest.value
-        );
-    }
-    Ok(())
-}
-
-fn verify(kms: &KmsClient, ask: VerifyArgs, json: bool) -> Result<(), String> {
-    // A hybrid key signs twice, Ed25519 first; its two signatures differ in length.
-    let alg_of = |raw: &[u8]| match (ask.key.alg, raw.len()) {
-        (Alg::Ed25519MlDsa65, 64) => Alg::Ed25519,
-        (Alg::Ed25519MlDsa65, _) => Alg::MlDsa65,
-        (alg, _) => alg,
-    };
-    let one = |text: &String| {
-        let raw = b64::from_url(text.trim()).map_err(|_| "a signature is not base64url")?;
-        Ok(Signature {
-            alg: alg_of(&raw),
-            signature: Bytes(raw),
-        })
-    };
-    let signatures: Result<Vec<_>, String> = ask.signatures.iter().map(one).collect();
-    let (message, digest) = match ask.what.content()? {
-        Content::Message(bytes) => (Some(Bytes(bytes)), None),
-        Content::Digest(digest) => (None, Some(digest)),
-    };
-    let request = VerifyRequest {
-        version: ask.version,
-        message,
-        digest,
-        signatures: signatures?,
-        mode: match ask.mode.as_str() {
-            "or" => VerifyMode::Or,
-            "pq_only" => VerifyMode::PqOnly,
-            _ => VerifyMode::And,
-        },
-        key: ask.key,
-    };
-    show::verdict(&explain(kms.verify(&request, deadline()))?, json)
 }

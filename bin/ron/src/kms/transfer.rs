@@ -226,13 +226,13 @@ fn read_private_key(path: &Path, alg: Alg) -> Result<SecretBytes, String> {
     };
     let der = der.map_err(|e| format!("{}: {e}", path.display()))?;
     match alg {
-        Alg::EcdsaP256 => Ok(der),
+        _ if alg.is_ecdsa() || alg.is_rsa() => Ok(der),
         // RFC 8410: the seed ends the document, after a fixed prefix of 16 bytes.
         Alg::Ed25519 if der.len() == 48 && der.expose()[..16] == ED25519_FRONT => {
             Ok(SecretBytes::from_slice(&der.expose()[16..]))
         }
         _ => Err(format!(
-            "{}: a PEM file must hold an Ed25519 or P-256 key; give other keys as raw bytes",
+            "{}: a PEM file must hold an Ed25519, ECDSA or RSA key; give other keys as raw bytes",
             path.display()
         )),
     }

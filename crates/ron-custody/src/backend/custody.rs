@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use ron_crypto::secret::SecretBytes;
 use ron_kernel::Deadline;
-use ron_proto::kms::{Bytes, KeyBackend, Signature};
+use ron_proto::kms::{Bytes, KeyBackend, Scheme, Signature};
 use ron_proto::values::Alg;
 
 use super::{Device, Handle};
-use crate::keys::{PublicKey, SecretKey};
+use crate::keys::{Input, PublicKey, SecretKey, shown};
 use crate::{Cause, Refusal};
 
 /// The secret half of a key version.
@@ -67,12 +67,17 @@ impl Custody {
         }
     }
 
-    /// Signs `message`, once with each algorithm of the key. Blocks until the deadline at most, and only for a
-    /// device's key; such keys must be used on threads that may block.
-    pub fn sign(&self, message: &[u8], deadline: Deadline) -> Result<Vec<Signature>, Refusal> {
+    /// Signs, once with each algorithm of the key; `scheme` as in [`SecretKey::sign`]. Blocks until the deadline at most, and
+    /// only for a device's key; such keys must be used on threads that may block.
+    pub fn sign(
+        &self,
+        input: Input<'_>,
+        scheme: Option<Scheme>,
+        deadline: Deadline,
+    ) -> Result<Vec<Signature>, Refusal> {
         match self {
-            Self::Local(key) => Ok(key.sign(message)),
-            Self::Device(key) => key.sign(message, deadline),
+            Self::Local(key) => Ok(key.sign(input, scheme)),
+            Self::Device(key) => key.sign(input, scheme, deadline),
         }
     }
 }
@@ -100,12 +105,16 @@ impl DeviceKey {
         Ok(secret)
     }
 
-    fn sign(&self, message: &[u8], deadline: Deadline) -> Result<Vec<Signature>, Refusal> {
-        let signature = self
-            .device
-            .sign(self.alg, &self.handle, message, deadline)?;
+    fn sign(
+        &self,
+        input: Input<'_>,
+        scheme: Option<Scheme>,
+        deadline: Deadline,
+    ) -> Result<Vec<Signature>, Refusal> {
+        let given = self.public.for_device(input, scheme);
+        let signature = self.device.sign(self.alg, &self.handle, &given, deadline)?;
         // The device may have used another key, or computed a wrong signature.
-        if !self.public.verify(message, &signature) {
+        if !self.public.verify(input, scheme, &signature) {
             tracing::error!(
                 event = "device_signature_wrong",
                 backend = self.device.kind().as_str()
@@ -117,6 +126,7 @@ impl DeviceKey {
         }
         Ok(vec![Signature {
             alg: self.alg,
+            scheme: shown(self.alg, scheme),
             signature: Bytes(signature),
         }])
     }

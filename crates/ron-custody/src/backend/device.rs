@@ -7,7 +7,7 @@ use ron_proto::kms::{Bytes, KeyBackend, TpmEvidenceDoc};
 use ron_proto::values::Alg;
 
 use super::{Attestation, Capabilities};
-use crate::keys::{PublicKey, envelope};
+use crate::keys::{DeviceInput, PublicKey, envelope};
 use crate::{Cause, Refusal};
 
 /// A device's identifier of a key: an object's id in a token, or a blob that only this TPM can load. Useless without
@@ -159,12 +159,12 @@ pub trait Device: Send + Sync {
         Err(not_configured(self.kind()))
     }
 
-    /// The raw signature of `message`: Ed25519 64 bytes, P-256 over its SHA-256 as `r || s`.
+    /// The raw signature of what [`PublicKey::for_device`] made; ECDSA as `r || s`.
     fn sign(
         &self,
         _alg: Alg,
         _handle: &Handle,
-        _message: &[u8],
+        _input: &DeviceInput,
         _: Deadline,
     ) -> Result<Vec<u8>, DeviceError> {
         Err(not_configured(self.kind()))

@@ -18,6 +18,8 @@ mod metrics;
 #[cfg(feature = "pkcs11")]
 mod pkcs11;
 #[cfg(feature = "pkcs11")]
+mod pkcs11_sign;
+#[cfg(feature = "pkcs11")]
 mod pkcs11_wrap;
 mod pooled;
 mod probe;

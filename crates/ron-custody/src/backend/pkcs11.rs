@@ -13,32 +13,23 @@ use std::sync::{Arc, OnceLock};
 
 use cryptoki::context::{CInitializeArgs, CInitializeFlags, Pkcs11};
 use cryptoki::error::{Error, RvError};
-use cryptoki::mechanism::Mechanism;
-use cryptoki::mechanism::eddsa::{EddsaParams, EddsaSignatureScheme};
 use cryptoki::object::{Attribute, AttributeType, ObjectClass, ObjectHandle};
 use cryptoki::session::{Session as Raw, UserType};
 use cryptoki::slot::Slot;
 use cryptoki::types::RawAuthPin;
-use ron_crypto::hash::sha256;
 use ron_crypto::secret::SecretBytes;
 use ron_kernel::Deadline;
 use ron_proto::values::Alg;
 use ron_service::config::secret_from_env_or_file;
 
-use super::session_pool::{Fault, Session, TEST_MESSAGE, check_signature};
+use super::pkcs11_sign::signature;
+use super::session_pool::{Fault, Session, check_signature};
 use super::settings::Pkcs11Settings;
 use super::{Handle, NewKey};
-use crate::keys::PublicKey;
+use crate::keys::DeviceInput;
 
 /// Maximum object handles that a session caches.
 const OBJECTS_MAX: usize = 4096;
-/// `edwards25519` as a PrintableString, the curve's name in PKCS#11 3.0.
-const ED25519_NAME: &[u8] = b"\x13\x0cedwards25519";
-/// The object identifier 1.3.101.112, for tokens that accept only that.
-const ED25519_OID: &[u8] = &[0x06, 0x03, 0x2b, 0x65, 0x70];
-/// The object identifier of P-256.
-const P256_OID: &[u8] = &[0x06, 0x08, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07];
-
 /// The loaded module, shared by all sessions.
 pub struct Driver {
     settings: Pkcs11Settings,
@@ -240,7 +231,7 @@ impl Session for TokenSession {
             self.make_wrapping(&handle, name)?
         } else {
             let public = self.make_pair(alg, &id, name)?;
-            check_signature(&public, &self.sign(alg, &handle, TEST_MESSAGE)?)?;
+            check_signature(&public, |test| self.sign(alg, &handle, test))?;
             public
         };
         Ok(NewKey { handle, public })
@@ -262,19 +253,9 @@ impl Session for TokenSession {
         })
     }
 
-    fn sign(&mut self, alg: Alg, handle: &Handle, message: &[u8]) -> Result<Vec<u8>, Fault> {
+    fn sign(&mut self, alg: Alg, handle: &Handle, input: &DeviceInput) -> Result<Vec<u8>, Fault> {
         self.with_key(ObjectClass::PRIVATE_KEY, handle, |raw, key| {
-            let signature = match alg {
-                Alg::Ed25519 => {
-                    let pure = EddsaParams::new(EddsaSignatureScheme::Pure);
-                    raw.sign(&Mechanism::Eddsa(pure), key, message)
-                }
-                Alg::EcdsaP256 => raw.sign(&Mechanism::Ecdsa, key, &sha256(message)),
-                other => {
-                    return Err(Fault::Unsupported(format!("{other} in a PKCS#11 token")));
-                }
-            };
-            signature.map_err(fault)
+            signature(raw, key, alg, input)
         })
     }
 
@@ -338,24 +319,6 @@ impl TokenSession {
             done
         })
     }
-
-    /// Makes a key pair that cannot leave the token; returns the public key.
-    fn make_pair(&mut self, alg: Alg, id: &[u8], label: &str) -> Result<PublicKey, Fault> {
-        self.inside(|raw, _| {
-            let (public, private) = generate(raw, alg, id, label)?;
-            if let Err(fault) = check_protected(raw, private) {
-                let _ = raw.destroy_object(public);
-                return Err(fault);
-            }
-            let point = raw.get_attributes(public, &[AttributeType::EcPoint]);
-            match &point.map_err(fault)?[..] {
-                [Attribute::EcPoint(point)] => public_key(alg, point).ok_or_else(|| {
-                    Fault::Refused("the token's public key has an unknown encoding".into())
-                }),
-                _ => Err(Fault::Refused("the token shows no public key".into())),
-            }
-        })
-    }
 }
 
 /// Reads back whether the key can leave the token: a token may accept a template and ignore parts of it. Destroys the key if so.
@@ -373,49 +336,6 @@ pub(super) fn check_protected(raw: &Raw, key: ObjectHandle) -> Result<(), Fault>
     let _ = raw.destroy_object(key); // refused in any case
     let why = "the token does not protect the key: CKA_NEVER_EXTRACTABLE or CKA_SENSITIVE is false";
     Err(Fault::Refused(why.into()))
-}
-
-fn generate(
-    raw: &Raw,
-    alg: Alg,
-    id: &[u8],
-    label: &str,
-) -> Result<(ObjectHandle, ObjectHandle), Fault> {
-    let pair = |mechanism: &Mechanism<'_>, params: &[u8]| {
-        let named = |more: &[Attribute]| {
-            let mut all = vec![
-                Attribute::Token(true),
-                Attribute::Label(label.as_bytes().to_vec()),
-                Attribute::Id(id.to_vec()),
-            ];
-            all.extend_from_slice(more);
-            all
-        };
-        let public = named(&[
-            Attribute::Private(false),
-            Attribute::Verify(true),
-            Attribute::EcParams(params.to_vec()),
-        ]);
-        let private = named(&[
-            Attribute::Private(true),
-            Attribute::Sensitive(true),
-            Attribute::Extractable(false),
-            Attribute::Sign(true),
-        ]);
-        raw.generate_key_pair(mechanism, &public, &private)
-            .map_err(fault)
-    };
-    match alg {
-        Alg::EcdsaP256 => pair(&Mechanism::EccKeyPairGen, P256_OID),
-        Alg::Ed25519 => {
-            let mechanism = Mechanism::EccEdwardsKeyPairGen;
-            match pair(&mechanism, ED25519_NAME) {
-                Err(Fault::Refused(_) | Fault::Unsupported(_)) => pair(&mechanism, ED25519_OID),
-                made => made,
-            }
-        }
-        other => Err(Fault::Unsupported(format!("{other} in a PKCS#11 token"))),
-    }
 }
 
 /// The private or secret key with this id.
@@ -447,13 +367,4 @@ fn find(
     }
     objects.insert(id.to_vec(), key);
     Ok(key)
-}
-
-/// The key of a `CKA_EC_POINT`: an OCTET STRING around the point, or the point itself.
-fn public_key(alg: Alg, point: &[u8]) -> Option<PublicKey> {
-    let plain = match point {
-        [0x04, length, rest @ ..] if usize::from(*length) == rest.len() => rest,
-        other => other,
-    };
-    PublicKey::from_raw(alg, plain).or_else(|| PublicKey::from_raw(alg, point))
 }

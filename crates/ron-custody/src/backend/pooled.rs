@@ -10,6 +10,7 @@ use super::session_pool::{Session, SessionPool};
 use super::{
     Attestation, Capabilities, Device, DeviceError, Handle, NewKey, Presence, TpmEvidence,
 };
+use crate::keys::DeviceInput;
 
 pub struct PooledDevice<S: Session> {
     pub pool: SessionPool<S>,
@@ -54,11 +55,11 @@ impl<S: Session> Device for PooledDevice<S> {
         &self,
         alg: Alg,
         handle: &Handle,
-        message: &[u8],
+        input: &DeviceInput,
         deadline: Deadline,
     ) -> Result<Vec<u8>, DeviceError> {
-        let (handle, message) = (handle.clone(), message.to_vec());
-        let sign = move |session: &mut S| session.sign(alg, &handle, &message);
+        let (handle, input) = (handle.clone(), input.clone());
+        let sign = move |session: &mut S| session.sign(alg, &handle, &input);
         self.pool.run("sign", deadline, sign)
     }
 

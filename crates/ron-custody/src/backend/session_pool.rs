@@ -29,8 +29,9 @@ use ron_proto::values::Alg;
 
 use super::metrics::DeviceMetrics;
 use super::{DeviceError, Handle, NewKey, Presence, TpmEvidence};
+use crate::keys::DeviceInput;
 #[cfg(any(feature = "pkcs11", feature = "tpm"))]
-use crate::keys::PublicKey;
+use crate::keys::{Input, PublicKey};
 
 /// Interval at which the keeper checks whether a probe is due.
 const CHECK_EVERY: Duration = Duration::from_millis(250);
@@ -81,7 +82,7 @@ pub trait Session: Sized + 'static {
         Err(Fault::Unsupported("destroying keys".into()))
     }
 
-    fn sign(&mut self, _: Alg, _: &Handle, _message: &[u8]) -> Result<Vec<u8>, Fault> {
+    fn sign(&mut self, _: Alg, _: &Handle, _input: &DeviceInput) -> Result<Vec<u8>, Fault> {
         Err(Fault::Unsupported("signing".into()))
     }
 
@@ -127,8 +128,13 @@ pub(super) const TEST_MESSAGE: &[u8] = b"ron-kms/v1/new key";
 
 /// A new key must produce a valid signature before it is used.
 #[cfg(any(feature = "pkcs11", feature = "tpm"))]
-pub(super) fn check_signature(public: &PublicKey, signature: &[u8]) -> Result<(), Fault> {
-    if public.verify(TEST_MESSAGE, signature) {
+pub(super) fn check_signature(
+    public: &PublicKey,
+    sign: impl FnOnce(&DeviceInput) -> Result<Vec<u8>, Fault>,
+) -> Result<(), Fault> {
+    let test = Input::Message(TEST_MESSAGE);
+    let signature = sign(&public.for_device(test, None))?;
+    if public.verify(test, None, &signature) {
         return Ok(());
     }
     let why = "the new key's signature does not verify";

@@ -84,7 +84,7 @@ fn pkcs11(
     Some(Arc::new(PooledDevice {
         pool: SessionPool::start(parts, handles.clone(), move || driver.connect()),
         capabilities: Capabilities {
-            algs: vec![Alg::Ed25519, Alg::EcdsaP256, Alg::Aes256Kwp],
+            algs: [&super::pkcs11_sign::ALGS[..], &[Alg::Aes256Kwp]].concat(),
             attestation: Attestation::Statement,
             destroys: true,
         },

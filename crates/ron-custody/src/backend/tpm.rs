@@ -10,7 +10,6 @@
 use ron_proto::kms::KeyBackend;
 use std::str::FromStr as _;
 
-use ron_crypto::hash::sha256;
 use ron_crypto::secret::SecretBytes;
 use ron_kernel::Deadline;
 use ron_proto::values::Alg;
@@ -33,10 +32,10 @@ use tss_esapi::traits::{Marshall as _, UnMarshall as _};
 use tss_esapi::tss2_esys::{TPM2B_DIGEST, TPMT_TK_HASHCHECK};
 use tss_esapi::{Context, Error};
 
-use super::session_pool::{Fault, Session, TEST_MESSAGE, check_signature};
+use super::session_pool::{Fault, Session, check_signature};
 use super::settings::TpmSettings;
 use super::{Handle, NewKey, TpmEvidence};
-use crate::keys::PublicKey;
+use crate::keys::{DeviceInput, PublicKey};
 
 /// One password session, for commands that need one authorisation.
 pub(super) const ONE: (
@@ -135,15 +134,15 @@ impl Session for TpmSession {
         let public = point(&made.out_public)
             .ok_or_else(|| Fault::Refused("the TPM made a key of another kind".into()))?;
         let handle = pack(&made.out_public, &made.out_private)?;
-        check_signature(&public, &self.sign(alg, &handle, TEST_MESSAGE)?)?;
+        check_signature(&public, |test| self.sign(alg, &handle, test))?;
         Ok(NewKey { handle, public })
     }
 
-    fn sign(&mut self, alg: Alg, blob: &Handle, message: &[u8]) -> Result<Vec<u8>, Fault> {
+    fn sign(&mut self, alg: Alg, blob: &Handle, input: &DeviceInput) -> Result<Vec<u8>, Fault> {
         only_p256(alg)?;
         let key = self.load(blob)?;
         // Flushed below also after an error: a TPM may have only three slots.
-        let signed = self.sign_with(key, message);
+        let signed = self.sign_with(key, &input.bytes);
         self.flush(key.into());
         signed
     }
@@ -247,8 +246,8 @@ impl TpmSession {
         })
     }
 
-    fn sign_with(&mut self, key: KeyHandle, message: &[u8]) -> Result<Vec<u8>, Fault> {
-        let digest = Digest::try_from(sha256(message).to_vec()).map_err(fault)?;
+    fn sign_with(&mut self, key: KeyHandle, hash: &[u8]) -> Result<Vec<u8>, Fault> {
+        let digest = Digest::try_from(hash.to_vec()).map_err(fault)?;
         let no_ticket = TPMT_TK_HASHCHECK {
             tag: tss::TPM2_ST_HASHCHECK,
             hierarchy: tss::TPM2_RH_NULL,

@@ -3,7 +3,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use ron_proto::kms::JwtPolicy;
+use ron_proto::kms::{JwtPolicy, Scheme};
 use ron_proto::passport::{IssuerPolicy, TokenClaims};
 use ron_proto::strict;
 use ron_proto::values::Alg;
@@ -25,6 +25,8 @@ const SKEW_BEHIND_S: u64 = 300;
 #[derive(Clone, Copy)]
 pub struct Head<'a> {
     pub alg: Alg,
+    /// How the request has it sign; the usual way when absent.
+    pub scheme: Option<Scheme>,
     /// RFC 7638 thumbprint of its public key.
     pub thumbprint: &'a str,
 }
@@ -39,14 +41,24 @@ struct Header {
     typ: String,
 }
 
-/// The JWS `alg` name of a key's algorithm, if it has one.
-pub fn jws_alg(alg: Alg) -> Option<&'static str> {
-    match alg {
-        Alg::Ed25519 => Some("EdDSA"),
-        Alg::EcdsaP256 => Some("ES256"),
-        Alg::MlDsa44 => Some("ML-DSA-44"),
-        Alg::MlDsa65 => Some("ML-DSA-65"),
-        Alg::MlDsa87 => Some("ML-DSA-87"),
+/// The JWS `alg` name of signatures by keys of `alg` under `scheme`, which is the usual one when absent; `None` when they have no
+/// such name.
+pub fn jws_alg(alg: Alg, scheme: Option<Scheme>) -> Option<&'static str> {
+    let scheme = scheme.or_else(|| Scheme::usual(alg));
+    match (alg, scheme) {
+        (Alg::Ed25519, _) => Some("EdDSA"),
+        (Alg::MlDsa44, _) => Some("ML-DSA-44"),
+        (Alg::MlDsa65, _) => Some("ML-DSA-65"),
+        (Alg::MlDsa87, _) => Some("ML-DSA-87"),
+        (Alg::EcdsaP256, Some(Scheme::EcdsaSha256)) => Some("ES256"),
+        (Alg::EcdsaP384, Some(Scheme::EcdsaSha384)) => Some("ES384"),
+        (Alg::EcdsaSecp256k1, Some(Scheme::EcdsaSha256)) => Some("ES256K"),
+        (_, Some(Scheme::RsaPssSha256)) => Some("PS256"),
+        (_, Some(Scheme::RsaPssSha384)) => Some("PS384"),
+        (_, Some(Scheme::RsaPssSha512)) => Some("PS512"),
+        (_, Some(Scheme::RsaPkcs1Sha256)) => Some("RS256"),
+        (_, Some(Scheme::RsaPkcs1Sha384)) => Some("RS384"),
+        (_, Some(Scheme::RsaPkcs1Sha512)) => Some("RS512"),
         _ => None,
     }
 }
@@ -135,8 +147,11 @@ fn check_issuer(policy: &JwtPolicy, iss: Option<&str>) -> Result<(), String> {
 }
 
 fn check_header(policy: &JwtPolicy, head: Head<'_>, header: &Header) -> Result<(), String> {
-    if jws_alg(head.alg) != Some(header.alg.as_str()) {
-        return Err("header `alg` is not the algorithm of the signing version".into());
+    if jws_alg(head.alg, head.scheme) != Some(header.alg.as_str()) {
+        return Err(
+            "header `alg` is not the algorithm of the signing version, or of the request's `scheme`"
+                .into(),
+        );
     }
     if header.kid != head.thumbprint {
         return Err("header `kid` is not the thumbprint of the signing version".into());
@@ -234,6 +249,7 @@ mod tests {
     fn verdict(alg: Alg, input: &[u8]) -> Result<(), String> {
         let head = Head {
             alg,
+            scheme: None,
             thumbprint: "thumb",
         };
         super::check(&policy(), None, head, input, NOW)
@@ -401,6 +417,7 @@ mod tests {
             "audiences":[{"audience":"my-api","scopes":["read"]}]}]}"#;
         let shop: IssuerPolicy = serde_json::from_str(shop).expect("a policy");
         let head = Head {
+            scheme: None,
             alg: Alg::Ed25519,
             thumbprint: "thumb",
         };

@@ -4,24 +4,26 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use ron_crypto::ecdsa::verify_ecdsa_hash;
 use ron_crypto::hash::sha256;
 use ron_crypto::hpke::{HpkeKey, Kem};
 use ron_crypto::mldsa::verify_mldsa;
 use ron_crypto::secret::{Secret32, SecretBytes};
-use ron_crypto::sign::{Ed25519Key, P256Key, verify_ed25519_strict, verify_p256_fixed};
-use ron_crypto::{MlDsaKey, MlDsaSet, jwk, pem};
+use ron_crypto::sign::{Ed25519Key, verify_ed25519_strict};
+use ron_crypto::{Curve, EcKey, MlDsaKey, MlDsaSet, RsaKey, RsaPublic, RsaSize, jwk, pem};
 use ron_kernel::Random;
-use ron_proto::kms::{Bytes, Jwk, Signature};
+use ron_proto::kms::{Bytes, Jwk, Scheme, Signature};
 use ron_proto::values::Alg;
 
+use super::input::{DeviceInput, Input, hash_of, padding_of};
 use super::jwt::jws_alg;
 use super::symmetric::SymmetricKey;
 
 /// A private key in memory. Never printed, and serialised only sealed.
 pub enum SecretKey {
     Ed25519(Ed25519Key),
-    /// A key on P-256.
-    P256(P256Key),
+    Ec(EcKey),
+    Rsa(RsaKey),
     MlDsa(MlDsaKey),
     /// Two keys that are made, rotated and used together.
     Hybrid(Ed25519Key, MlDsaKey),
@@ -55,6 +57,42 @@ const fn alg_of(set: MlDsaSet) -> Alg {
     }
 }
 
+/// The curve of an ECDSA algorithm.
+pub const fn curve_of(alg: Alg) -> Option<Curve> {
+    match alg {
+        Alg::EcdsaP256 => Some(Curve::P256),
+        Alg::EcdsaP384 => Some(Curve::P384),
+        Alg::EcdsaSecp256k1 => Some(Curve::Secp256k1),
+        _ => None,
+    }
+}
+
+const fn alg_of_curve(curve: Curve) -> Alg {
+    match curve {
+        Curve::P256 => Alg::EcdsaP256,
+        Curve::P384 => Alg::EcdsaP384,
+        Curve::Secp256k1 => Alg::EcdsaSecp256k1,
+    }
+}
+
+/// The length of an RSA algorithm's modulus.
+pub const fn size_of(alg: Alg) -> Option<RsaSize> {
+    match alg {
+        Alg::Rsa2048 => Some(RsaSize::Bits2048),
+        Alg::Rsa3072 => Some(RsaSize::Bits3072),
+        Alg::Rsa4096 => Some(RsaSize::Bits4096),
+        _ => None,
+    }
+}
+
+const fn alg_of_size(size: RsaSize) -> Alg {
+    match size {
+        RsaSize::Bits2048 => Alg::Rsa2048,
+        RsaSize::Bits3072 => Alg::Rsa3072,
+        RsaSize::Bits4096 => Alg::Rsa4096,
+    }
+}
+
 /// The KEM of an HPKE algorithm.
 pub const fn kem_of(alg: Alg) -> Option<Kem> {
     match alg {
@@ -71,35 +109,38 @@ const fn alg_of_kem(kem: Kem) -> Alg {
     }
 }
 
-/// Bytes of a public key of `alg`, 0 for symmetric keys; `None` when none is offered here.
-pub const fn public_len(alg: Alg) -> Option<usize> {
+/// Bytes of a public key of `alg`, 0 for symmetric keys.
+pub const fn public_len(alg: Alg) -> usize {
     match alg {
-        Alg::Ed25519 => Some(32),
-        Alg::EcdsaP256 => Some(65),
-        Alg::Ed25519MlDsa65 => Some(32 + MlDsaSet::L65.public_len()),
-        Alg::Aes256Gcm | Alg::Aes256Kwp | Alg::HmacSha256 => Some(0),
-        Alg::X25519HkdfAes256Gcm => Some(Kem::X25519.public_len()),
-        Alg::X25519MlKem768 => Some(Kem::XWing.public_len()),
-        _ => match mldsa_set(alg) {
-            Some(set) => Some(set.public_len()),
-            None => None,
-        },
+        Alg::Ed25519 => 32,
+        Alg::EcdsaP256 => Curve::P256.public_len(),
+        Alg::EcdsaP384 => Curve::P384.public_len(),
+        Alg::EcdsaSecp256k1 => Curve::Secp256k1.public_len(),
+        Alg::Rsa2048 => RsaSize::Bits2048.public_len(),
+        Alg::Rsa3072 => RsaSize::Bits3072.public_len(),
+        Alg::Rsa4096 => RsaSize::Bits4096.public_len(),
+        Alg::MlDsa44 => MlDsaSet::L44.public_len(),
+        Alg::MlDsa65 => MlDsaSet::L65.public_len(),
+        Alg::MlDsa87 => MlDsaSet::L87.public_len(),
+        Alg::Ed25519MlDsa65 => 32 + MlDsaSet::L65.public_len(),
+        Alg::Aes256Gcm | Alg::Aes256Kwp | Alg::HmacSha256 => 0,
+        Alg::X25519HkdfAes256Gcm => Kem::X25519.public_len(),
+        Alg::X25519MlKem768 => Kem::XWing.public_len(),
     }
 }
 
-/// Bytes of a signature of `alg`, which must not be a hybrid.
-fn signature_len(alg: Alg) -> usize {
-    mldsa_set(alg).map_or(64, MlDsaSet::signature_len)
-}
-
 impl SecretKey {
-    /// A new key and the bytes to seal.
+    /// A new key and the bytes to seal. An RSA key takes up to several seconds.
     pub fn generate(alg: Alg, random: &dyn Random) -> (Self, SecretBytes) {
         let length = match alg {
-            Alg::EcdsaP256 => {
-                // Not from `random`: the library generates P-256 keys from the system's randomness.
-                let (key, pkcs8) = P256Key::generate();
-                return (Self::P256(key), pkcs8);
+            // Not from `random`: the library generates these keys from the system's randomness.
+            Alg::EcdsaP256 | Alg::EcdsaP384 | Alg::EcdsaSecp256k1 => {
+                let (key, pkcs8) = EcKey::generate(curve_of(alg).expect("it has a curve"));
+                return (Self::Ec(key), pkcs8);
+            }
+            Alg::Rsa2048 | Alg::Rsa3072 | Alg::Rsa4096 => {
+                let (key, pkcs8) = RsaKey::generate(size_of(alg).expect("it has a size"));
+                return (Self::Rsa(key), pkcs8);
             }
             Alg::X25519HkdfAes256Gcm | Alg::X25519MlKem768 => {
                 let kem = kem_of(alg).expect("the algorithm is one of HPKE");
@@ -122,7 +163,7 @@ impl SecretKey {
         (key, secret)
     }
 
-    /// The key from its unsealed bytes (seeds, or PKCS#8 for P-256); `None` when they are not a
+    /// The key from its unsealed bytes (seeds, or PKCS#8 for ECDSA and RSA); `None` when they are not a
     /// key of `alg`.
     pub fn from_secret(alg: Alg, secret: &SecretBytes) -> Option<Self> {
         let raw = secret.expose();
@@ -133,7 +174,12 @@ impl SecretKey {
         };
         match alg {
             Alg::Ed25519 => ed25519(raw).map(Self::Ed25519),
-            Alg::EcdsaP256 => P256Key::from_pkcs8(raw).ok().map(Self::P256),
+            Alg::EcdsaP256 | Alg::EcdsaP384 | Alg::EcdsaSecp256k1 => {
+                EcKey::from_pkcs8(curve_of(alg)?, raw).ok().map(Self::Ec)
+            }
+            Alg::Rsa2048 | Alg::Rsa3072 | Alg::Rsa4096 => {
+                RsaKey::from_pkcs8(size_of(alg)?, raw).ok().map(Self::Rsa)
+            }
             Alg::Ed25519MlDsa65 => {
                 let (one, two) = raw.split_at_checked(32)?;
                 Some(Self::Hybrid(ed25519(one)?, mldsa(MlDsaSet::L65, two)?))
@@ -161,7 +207,8 @@ impl SecretKey {
     pub fn public(&self) -> PublicKey {
         match self {
             Self::Ed25519(key) => PublicKey::Ed25519(key.public()),
-            Self::P256(key) => PublicKey::P256(key.public_sec1_uncompressed()),
+            Self::Ec(key) => PublicKey::Ec(key.curve(), key.public().into()),
+            Self::Rsa(key) => PublicKey::Rsa(key.size(), key.public().into()),
             Self::MlDsa(key) => PublicKey::MlDsa(key.set(), key.public().into()),
             Self::Hybrid(one, two) => {
                 PublicKey::Hybrid([&one.public()[..], &two.public()].concat().into())
@@ -171,32 +218,55 @@ impl SecretKey {
         }
     }
 
-    /// Signs `message`, once with each algorithm of the key: Ed25519 and ML-DSA over the message,
-    /// P-256 over its SHA-256 as `r || s`. Empty for keys that do not sign.
-    pub fn sign(&self, message: &[u8]) -> Vec<Signature> {
+    /// Signs, once with each algorithm of the key: Ed25519 and ML-DSA a message, ECDSA and RSA its hash under `scheme`, which is
+    /// the usual one when absent. Empty for keys that do not sign this input.
+    pub fn sign(&self, input: Input<'_>, scheme: Option<Scheme>) -> Vec<Signature> {
         let one = |alg, signature: Vec<u8>| Signature {
             alg,
+            scheme: shown(alg, scheme),
             signature: Bytes(signature),
         };
-        match self {
-            Self::Ed25519(key) => vec![one(Alg::Ed25519, key.sign(message).to_vec())],
-            Self::P256(key) => vec![one(Alg::EcdsaP256, key.sign_fixed(message).to_vec())],
-            Self::MlDsa(key) => vec![one(alg_of(key.set()), key.sign(message))],
-            Self::Hybrid(first, second) => vec![
+        match (self, input) {
+            (Self::Ec(key), input) => {
+                let alg = alg_of_curve(key.curve());
+                vec![one(alg, key.sign_hash(&hash_of(alg, input, scheme)))]
+            }
+            (Self::Rsa(key), input) => {
+                let alg = alg_of_size(key.size());
+                let hash = hash_of(alg, input, scheme);
+                vec![one(alg, key.sign_hash(padding_of(scheme), &hash))]
+            }
+            (Self::Ed25519(key), Input::Message(message)) => {
+                vec![one(Alg::Ed25519, key.sign(message).to_vec())]
+            }
+            (Self::MlDsa(key), Input::Message(message)) => {
+                vec![one(alg_of(key.set()), key.sign(message))]
+            }
+            (Self::Hybrid(first, second), Input::Message(message)) => vec![
                 one(Alg::Ed25519, first.sign(message).to_vec()),
                 one(Alg::MlDsa65, second.sign(message)),
             ],
-            Self::Symmetric(..) | Self::Kem(_) => Vec::new(),
+            _ => Vec::new(),
         }
     }
+}
+
+/// The scheme that a signature names: every one of RSA, and of ECDSA one that is not usual.
+pub(crate) fn shown(alg: Alg, scheme: Option<Scheme>) -> Option<Scheme> {
+    let usual = Scheme::usual(alg);
+    scheme
+        .or(usual)
+        .filter(|scheme| alg.is_rsa() || Some(*scheme) != usual)
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PublicKey {
     /// 32 bytes.
     Ed25519([u8; 32]),
-    /// 65 bytes: 4, x, y.
-    P256([u8; 65]),
+    /// 4, x, y.
+    Ec(Curve, Arc<[u8]>),
+    /// `RSAPublicKey` in DER; the exponent is 65537.
+    Rsa(RsaSize, Arc<[u8]>),
     /// As FIPS 204 encodes it.
     MlDsa(MlDsaSet, Arc<[u8]>),
     /// Ed25519, then ML-DSA-65.
@@ -210,12 +280,18 @@ pub enum PublicKey {
 impl PublicKey {
     /// From its raw bytes.
     pub fn from_raw(alg: Alg, raw: &[u8]) -> Option<Self> {
-        if public_len(alg)? != raw.len() {
+        if public_len(alg) != raw.len() {
             return None;
         }
         match alg {
             Alg::Ed25519 => raw.try_into().ok().map(Self::Ed25519),
-            Alg::EcdsaP256 => raw.try_into().ok().map(Self::P256),
+            Alg::EcdsaP256 | Alg::EcdsaP384 | Alg::EcdsaSecp256k1 => {
+                Some(Self::Ec(curve_of(alg)?, raw.into()))
+            }
+            Alg::Rsa2048 | Alg::Rsa3072 | Alg::Rsa4096 => {
+                let size = RsaPublic::read(raw)?.size()?;
+                (alg_of_size(size) == alg).then(|| Self::Rsa(size, raw.into()))
+            }
             Alg::Ed25519MlDsa65 => Some(Self::Hybrid(raw.into())),
             Alg::Aes256Gcm | Alg::Aes256Kwp | Alg::HmacSha256 => Some(Self::Hidden(alg)),
             Alg::X25519HkdfAes256Gcm | Alg::X25519MlKem768 => {
@@ -228,8 +304,11 @@ impl PublicKey {
     pub fn raw(&self) -> &[u8] {
         match self {
             Self::Ed25519(raw) => raw,
-            Self::P256(raw) => raw,
-            Self::MlDsa(_, raw) | Self::Hybrid(raw) | Self::Kem(_, raw) => raw,
+            Self::Ec(_, raw)
+            | Self::Rsa(_, raw)
+            | Self::MlDsa(_, raw)
+            | Self::Hybrid(raw)
+            | Self::Kem(_, raw) => raw,
             Self::Hidden(_) => &[],
         }
     }
@@ -237,7 +316,8 @@ impl PublicKey {
     pub fn alg(&self) -> Alg {
         match self {
             Self::Ed25519(_) => Alg::Ed25519,
-            Self::P256(_) => Alg::EcdsaP256,
+            Self::Ec(curve, _) => alg_of_curve(*curve),
+            Self::Rsa(size, _) => alg_of_size(*size),
             Self::MlDsa(set, _) => alg_of(*set),
             Self::Hybrid(_) => Alg::Ed25519MlDsa65,
             Self::Kem(kem, _) => alg_of_kem(*kem),
@@ -261,7 +341,8 @@ impl PublicKey {
     pub fn pem(&self) -> String {
         match self {
             Self::Ed25519(raw) => pem::spki_pem_ed25519(raw),
-            Self::P256(raw) => pem::spki_pem_p256(raw),
+            Self::Ec(curve, raw) => pem::spki_pem_ec(*curve, raw),
+            Self::Rsa(_, raw) => pem::spki_pem_rsa(raw),
             Self::MlDsa(set, raw) => pem::spki_pem_mldsa(*set, raw),
             Self::Hybrid(_) => self.parts().iter().map(Self::pem).collect(),
             Self::Kem(Kem::X25519, raw) => raw[..]
@@ -275,28 +356,29 @@ impl PublicKey {
     pub fn thumbprint(&self) -> String {
         match self {
             Self::Ed25519(raw) => jwk::thumbprint_okp(raw),
-            Self::P256(raw) => {
-                let (x, y) = coordinates(raw);
-                jwk::thumbprint_ec(x, y)
-            }
+            Self::Ec(curve, raw) => jwk::thumbprint_ec(*curve, raw),
+            Self::Rsa(_, raw) => jwk::thumbprint_rsa(rsa_parts(raw)),
             Self::MlDsa(_, raw) => {
-                jwk::thumbprint_akp(jws_alg(self.alg()).unwrap_or_default(), raw)
+                jwk::thumbprint_akp(jws_alg(self.alg(), None).unwrap_or_default(), raw)
             }
             Self::Hybrid(raw) | Self::Kem(_, raw) => URL_SAFE_NO_PAD.encode(sha256(raw)),
             Self::Hidden(_) => String::new(),
         }
     }
 
-    /// The key as a JWK with its thumbprint as `kid`; `None` for hybrids and for keys that do not sign.
+    /// The key as a JWK with its thumbprint as `kid`; `None` for hybrids and for keys that do not sign. One of RSA names no `alg`,
+    /// because it signs in several ways.
     pub fn jwk(&self) -> Option<Jwk> {
         let mut jwk = Jwk {
             kty: String::new(),
             crv: String::new(),
             x: String::new(),
             y: None,
+            n: None,
+            e: None,
             public: None,
             kid: self.thumbprint(),
-            alg: jws_alg(self.alg())?.into(),
+            alg: jws_alg(self.alg(), None).unwrap_or_default().into(),
             usage: "sig".into(),
         };
         match self {
@@ -304,11 +386,17 @@ impl PublicKey {
                 (jwk.kty, jwk.crv) = ("OKP".into(), "Ed25519".into());
                 jwk.x = URL_SAFE_NO_PAD.encode(raw);
             }
-            Self::P256(raw) => {
-                let (x, y) = coordinates(raw);
-                (jwk.kty, jwk.crv) = ("EC".into(), "P-256".into());
+            Self::Ec(curve, raw) => {
+                let (x, y) = jwk::coordinates(*curve, raw);
+                (jwk.kty, jwk.crv) = ("EC".into(), curve.jwk_name().into());
                 jwk.x = URL_SAFE_NO_PAD.encode(x);
                 jwk.y = Some(URL_SAFE_NO_PAD.encode(y));
+            }
+            Self::Rsa(_, raw) => {
+                let RsaPublic { n, e } = rsa_parts(raw);
+                (jwk.kty, jwk.alg) = ("RSA".into(), String::new());
+                jwk.n = Some(URL_SAFE_NO_PAD.encode(n));
+                jwk.e = Some(URL_SAFE_NO_PAD.encode(e));
             }
             Self::MlDsa(_, raw) => {
                 jwk.kty = "AKP".into();
@@ -319,29 +407,54 @@ impl PublicKey {
         Some(jwk)
     }
 
-    /// Whether `signature` over `message` is valid for this key, which must not be a hybrid (see
-    /// [`PublicKey::parts`]). Ed25519 strictly: small-order and non-canonical points are refused.
-    pub fn verify(&self, message: &[u8], signature: &[u8]) -> bool {
-        match self {
-            Self::Ed25519(raw) => signature
+    /// Whether `signature` is valid for this key, which must not be a hybrid (see [`PublicKey::parts`]); `scheme` as in
+    /// [`SecretKey::sign`]. Ed25519 strictly: small-order and non-canonical points are refused.
+    pub fn verify(&self, input: Input<'_>, scheme: Option<Scheme>, signature: &[u8]) -> bool {
+        let hash = |input| hash_of(self.alg(), input, scheme);
+        match (self, input) {
+            (Self::Ec(curve, raw), input) => {
+                self.fits(signature) && verify_ecdsa_hash(*curve, raw, &hash(input), signature)
+            }
+            (Self::Rsa(_, raw), input) => {
+                rsa_parts(raw).verify_hash(padding_of(scheme), &hash(input), signature)
+            }
+            (Self::Ed25519(raw), Input::Message(message)) => signature
                 .try_into()
                 .is_ok_and(|signature| verify_ed25519_strict(raw, message, signature)),
-            Self::P256(raw) => signature.len() == 64 && verify_p256_fixed(raw, message, signature),
-            Self::MlDsa(set, raw) => verify_mldsa(*set, raw, message, signature),
-            Self::Hybrid(_) | Self::Kem(..) | Self::Hidden(_) => false,
+            (Self::MlDsa(set, raw), Input::Message(message)) => {
+                verify_mldsa(*set, raw, message, signature)
+            }
+            _ => false,
         }
     }
 
     /// Whether the signature has the length of this key's signatures; the key must not be a hybrid.
     pub fn fits(&self, signature: &[u8]) -> bool {
-        signature.len() == signature_len(self.alg())
+        let length = match self {
+            Self::Ec(curve, _) => 2 * curve.size(),
+            Self::Rsa(size, _) => size.modulus_len(),
+            Self::MlDsa(set, _) => set.signature_len(),
+            _ => 64,
+        };
+        signature.len() == length
+    }
+
+    /// What a device has to sign.
+    pub fn for_device(&self, input: Input<'_>, scheme: Option<Scheme>) -> DeviceInput {
+        let scheme = scheme.or_else(|| Scheme::usual(self.alg()));
+        let bytes = match (self, input) {
+            (Self::Ec(curve, _), input) => curve.input(&hash_of(self.alg(), input, scheme)),
+            (Self::Rsa(..), input) => hash_of(self.alg(), input, scheme).as_bytes().to_vec(),
+            (_, Input::Message(message)) => message.to_vec(),
+            (_, Input::Hash(hash)) => hash.as_bytes().to_vec(),
+        };
+        DeviceInput { bytes, scheme }
     }
 }
 
-fn coordinates(raw: &[u8; 65]) -> (&[u8; 32], &[u8; 32]) {
-    let x = raw[1..33].try_into().expect("32 of 65 bytes");
-    let y = raw[33..].try_into().expect("32 of 65 bytes");
-    (x, y)
+/// Modulus and exponent of a key that [`PublicKey::from_raw`] has read or the library made.
+fn rsa_parts(raw: &[u8]) -> RsaPublic<'_> {
+    RsaPublic::read(raw).expect("it was read before")
 }
 
 #[cfg(test)]
@@ -356,15 +469,16 @@ mod tests {
             let again = SecretKey::from_secret(alg, &secret).expect("same bytes");
             let public = key.public();
             assert_eq!(public, again.public());
-            assert_eq!(public_len(alg), Some(public.raw().len()), "{alg}");
-            let signatures = again.sign(b"message");
+            assert_eq!(public_len(alg), public.raw().len(), "{alg}");
+            let signatures = again.sign(Input::Message(b"message"), None);
             let parts = public.parts();
             assert_eq!(signatures.len(), parts.len());
             for (part, signature) in parts.iter().zip(&signatures) {
                 let raw = signature.signature.as_slice();
                 assert_eq!(part.alg(), signature.alg);
-                assert!(part.fits(raw) && part.verify(b"message", raw), "{alg}");
-                assert!(!part.verify(b"massage", raw), "{alg}");
+                let holds = |text| part.verify(Input::Message(text), signature.scheme, raw);
+                assert!(part.fits(raw) && holds(b"message"), "{alg}");
+                assert!(!holds(b"massage"), "{alg}");
             }
             assert_eq!(
                 public.pem().matches("-----BEGIN PUBLIC KEY-----\n").count(),
@@ -387,10 +501,11 @@ mod tests {
             let public = key.public();
             assert_eq!(public, again.public());
             assert_eq!(public.alg(), alg);
-            assert_eq!(public_len(alg), Some(public.raw().len()), "{alg}");
+            assert_eq!(public_len(alg), public.raw().len(), "{alg}");
             assert_eq!(PublicKey::from_raw(alg, public.raw()), Some(public.clone()));
-            assert!(again.sign(b"message").is_empty());
-            assert!(!public.verify(b"message", b""));
+            let message = Input::Message(b"message");
+            assert!(again.sign(message, None).is_empty());
+            assert!(!public.verify(message, None, b""));
             assert_eq!(public.jwk(), None);
             let pem = public.pem();
             assert_eq!(pem.is_empty(), alg != Alg::X25519HkdfAes256Gcm, "{alg}");

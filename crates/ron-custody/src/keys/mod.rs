@@ -1,6 +1,7 @@
 //! Key material, and the pure rules about it: formats, payload policies, counted uses.
 
 pub mod envelope;
+mod input;
 mod jwt;
 mod material;
 pub mod note;
@@ -16,7 +17,11 @@ mod atomics {
     pub use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 }
 
+pub use input::{DeviceInput, Input, padding_of, sha2_of};
 pub use jwt::Head;
 pub(crate) use material::public_len;
-pub use material::{PublicKey, SecretKey, kem_of};
+pub(crate) use material::shown;
+#[cfg(feature = "pkcs11")]
+pub(crate) use material::size_of;
+pub use material::{PublicKey, SecretKey, curve_of, kem_of};
 pub use symmetric::SymmetricKey;

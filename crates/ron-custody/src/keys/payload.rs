@@ -2,16 +2,18 @@
 
 use std::borrow::Cow;
 
+use super::input::{Input, sha2_of};
 use super::jwt::Head;
 use super::{jwt, note};
 use crate::{Cause, Refusal};
+use ron_crypto::Hashed;
 use ron_proto::kms::{
-    Bytes, CONTEXT_BYTES_MAX, Digest, DigestAlg, JWT_TTL_S_MAX, JwtPolicy, MESSAGE_BYTES_MAX,
-    POLICY_LIST_MAX, POLICY_TEXT_BYTES_MAX, PayloadPolicy,
+    Bytes, CONTEXT_BYTES_MAX, Digest, DigestAlg, HashAlg, JWT_TTL_S_MAX, JwtPolicy,
+    MESSAGE_BYTES_MAX, POLICY_LIST_MAX, POLICY_TEXT_BYTES_MAX, PayloadPolicy, Prehash, Scheme,
 };
 use ron_proto::passport::IssuerPolicy;
 use ron_proto::policy::digest_message;
-use ron_proto::values::is_control;
+use ron_proto::values::{Alg, is_control};
 
 /// Messages of an `any` key must not begin like the framed bytes of a digest request: a signature must not be valid
 /// for both.
@@ -24,40 +26,81 @@ pub enum Payload {
     Message(Vec<u8>),
     /// A digest and the function that made it.
     Digest(DigestAlg, [u8; 32]),
+    /// A hash that is signed as it is.
+    Prehash(HashAlg, Hashed),
 }
 
 impl Payload {
-    /// The payload from exactly one of the two fields, within limits.
-    pub fn parse(message: Option<Bytes>, digest: Option<&Digest>) -> Result<Self, Refusal> {
-        match (message, digest) {
-            (Some(message), None) if message.0.len() > MESSAGE_BYTES_MAX => Err(Refusal::new(
-                Cause::TooLarge,
-                format!(
-                    "`message` has {} bytes; at most {MESSAGE_BYTES_MAX} are signed at once. \
-                     Sign a digest of it instead.",
-                    message.0.len()
-                ),
-            )),
-            (Some(message), None) => Ok(Self::Message(message.0)),
-            (None, Some(digest)) => match digest.raw() {
-                Some(raw) => Ok(Self::Digest(digest.alg, raw)),
-                None => Err(Refusal::new(
-                    Cause::BadRequest,
-                    "`digest.value` must be 64 lower-case hex digits",
-                )),
-            },
-            _ => Err(Refusal::new(
-                Cause::BadRequest,
-                "give exactly one of `message` and `digest`",
-            )),
+    /// The payload from exactly one of the three fields, within limits.
+    pub fn parse(
+        message: Option<Bytes>,
+        digest: Option<&Digest>,
+        prehash: Option<&Prehash>,
+    ) -> Result<Self, Refusal> {
+        let bad = |detail: &str| Refusal::new(Cause::BadRequest, detail);
+        match (message, digest, prehash) {
+            (Some(message), None, None) if message.0.len() > MESSAGE_BYTES_MAX => {
+                Err(Refusal::new(
+                    Cause::TooLarge,
+                    format!(
+                        "`message` has {} bytes; at most {MESSAGE_BYTES_MAX} are signed at once. \
+                         Sign a digest or a prehash of it instead.",
+                        message.0.len()
+                    ),
+                ))
+            }
+            (Some(message), None, None) => Ok(Self::Message(message.0)),
+            (None, Some(digest), None) => {
+                let raw = digest.raw();
+                let raw =
+                    raw.ok_or_else(|| bad("`digest.value` must be 64 lower-case hex digits"))?;
+                Ok(Self::Digest(digest.alg, raw))
+            }
+            (None, None, Some(prehash)) => {
+                let raw = prehash.raw();
+                let hash = raw.and_then(|raw| Hashed::new(sha2_of(prehash.alg), &raw));
+                let hash = hash.ok_or_else(|| {
+                    bad("`prehash.value` must be lower-case hex, as many digits as `prehash.alg` has")
+                })?;
+                Ok(Self::Prehash(prehash.alg, hash))
+            }
+            _ => Err(bad("give exactly one of `message`, `digest` and `prehash`")),
         }
     }
 
-    /// The bytes that the key signs: the message itself, or the framed digest.
+    /// What the key signs: the message itself, the framed digest, or the hash.
     pub fn signed_bytes(&self) -> Cow<'_, [u8]> {
         match self {
             Self::Message(message) => Cow::Borrowed(message),
             Self::Digest(alg, raw) => Cow::Owned(digest_message(alg.as_str(), raw)),
+            Self::Prehash(_, hash) => Cow::Borrowed(hash.as_bytes()),
+        }
+    }
+
+    /// Those bytes as a key takes them.
+    pub fn input<'a>(&self, signed_bytes: &'a [u8]) -> Input<'a> {
+        match self {
+            Self::Message(_) | Self::Digest(..) => Input::Message(signed_bytes),
+            Self::Prehash(_, hash) => Input::Hash(*hash),
+        }
+    }
+
+    /// The scheme of a signature over this by a key of `alg`: the one that the caller names, or the one of the prehash's
+    /// function; `None` for the usual one.
+    pub fn scheme(&self, alg: Alg, named: Option<Scheme>) -> Result<Option<Scheme>, Refusal> {
+        let bad = |detail: String| Err(Refusal::new(Cause::BadRequest, detail));
+        if let Some(scheme) = named.filter(|scheme| !scheme.fits(alg)) {
+            let name = scheme.as_str();
+            return bad(format!("keys of {alg} do not sign with `scheme` {name}"));
+        }
+        match (self, named) {
+            (Self::Prehash(hash, _), Some(scheme)) if scheme.hash() != *hash => bad(format!(
+                "`scheme` {} is not over a hash of {}",
+                scheme.as_str(),
+                hash.as_str()
+            )),
+            (Self::Prehash(hash, _), None) => Ok(Scheme::over(alg, *hash)),
+            _ => Ok(named),
         }
     }
 }
@@ -86,11 +129,22 @@ pub fn check(
                 "a message may not begin with `ron-kms/`: that prefix frames digests".into(),
             ))
         }
-        (PayloadPolicy::Any, _) | (PayloadPolicy::Digest, Payload::Digest(..)) => {
+        (PayloadPolicy::Any, Payload::Message(_) | Payload::Digest(..))
+        | (PayloadPolicy::Digest, Payload::Digest(..))
+        // The signature over a message is the one over its hash: nothing that a caller could not have signed anyway.
+        | (PayloadPolicy::Prehash, Payload::Message(_) | Payload::Prehash(..)) => {
             Ok(Allowed::Plain)
         }
-        (PayloadPolicy::Digest, Payload::Message(_)) => Err(refuse(
-            "this key signs digests only; send `digest` instead of `message`".into(),
+        // The hash could be that of a framed digest.
+        (PayloadPolicy::Any, Payload::Prehash(..)) => Err(refuse(
+            "this key signs no hashes of callers; make one with the payload policy `prehash`".into(),
+        )),
+        (PayloadPolicy::Prehash, Payload::Digest(..)) => Err(refuse(
+            "this key signs standard forms only; send `prehash` or `message` instead of `digest`"
+                .into(),
+        )),
+        (PayloadPolicy::Digest, Payload::Message(_) | Payload::Prehash(..)) => Err(refuse(
+            "this key signs digests only; send `digest`".into(),
         )),
         (PayloadPolicy::Note(note), Payload::Message(text)) => note::check(note, text)
             .map_err(refuse)
@@ -103,7 +157,7 @@ pub fn check(
                 .map_err(refuse)
                 .map(|()| Allowed::Plain)
         }
-        (PayloadPolicy::Note(_) | PayloadPolicy::Jwt(_), Payload::Digest(..)) => {
+        (PayloadPolicy::Note(_) | PayloadPolicy::Jwt(_), Payload::Digest(..) | Payload::Prehash(..)) => {
             Err(refuse(format!(
                 "a `{}` key parses what it signs; send `message`",
                 policy.kind()
@@ -112,11 +166,15 @@ pub fn check(
     }
 }
 
-/// Checks the parameters of a policy before a key is made with it.
-pub fn check_policy(policy: &PayloadPolicy) -> Result<(), Refusal> {
+/// Checks the parameters of a policy before a key of `alg` is made with it.
+pub fn check_policy(policy: &PayloadPolicy, alg: Alg) -> Result<(), Refusal> {
     let refuse = |why: String| Err(Refusal::new(Cause::BadRequest, why));
     match policy {
         PayloadPolicy::Any | PayloadPolicy::Digest => Ok(()),
+        PayloadPolicy::Prehash if alg.is_ecdsa() || alg.is_rsa() => Ok(()),
+        PayloadPolicy::Prehash => refuse(format!(
+            "payload `prehash` is for ECDSA and RSA; {alg} signs the message itself"
+        )),
         PayloadPolicy::Note(note) => {
             if line_ok(&note.origin) {
                 Ok(())
@@ -197,10 +255,10 @@ fn line_ok(text: &str) -> bool {
 mod tests {
     use super::*;
     use ron_proto::kms::NotePolicy;
-    use ron_proto::values::Alg;
 
     const HEAD: Head<'static> = Head {
         alg: Alg::Ed25519,
+        scheme: None,
         thumbprint: "t",
     };
 
@@ -230,6 +288,18 @@ mod tests {
         check(&PayloadPolicy::Digest, &digest, true);
         check(&PayloadPolicy::Digest, &message("hello"), false);
         check(&PayloadPolicy::Digest, &framed, false);
+        let prehash = Payload::Prehash(
+            HashAlg::Sha384,
+            Hashed::of(sha2_of(HashAlg::Sha384), b"data"),
+        );
+        check(&PayloadPolicy::Prehash, &prehash, true);
+        check(&PayloadPolicy::Prehash, &message("hello"), true);
+        // Its hash could be sent as well.
+        check(&PayloadPolicy::Prehash, &framed, true);
+        check(&PayloadPolicy::Prehash, &digest, false);
+        for other in [&PayloadPolicy::Any, &PayloadPolicy::Digest, &note, &jwt] {
+            check(other, &prehash, false);
+        }
         check(&note, &message("o\ntext\n"), true);
         check(&note, &digest, false);
         check(&jwt, &digest, false);
@@ -237,23 +307,61 @@ mod tests {
     }
 
     #[test]
-    fn payload_is_one_of_two_and_bounded() {
+    fn payload_is_one_of_three_and_bounded() {
         let digest = Digest::new(DigestAlg::Sha256, &[1; 32]);
+        let prehash = Prehash::new(HashAlg::Sha512, &[1; 64]);
         let bytes = |n: usize| Some(Bytes(vec![0; n]));
-        let check = |m: Option<Bytes>, d: Option<&Digest>, want: Option<Cause>| {
-            assert_eq!(Payload::parse(m, d).err().map(|e| e.cause), want);
+        let check = |message, digest, prehash, want: Option<Cause>| {
+            let parsed = Payload::parse(message, digest, prehash);
+            assert_eq!(parsed.err().map(|e| e.cause), want);
         };
-        check(bytes(0), None, None);
-        check(bytes(MESSAGE_BYTES_MAX), None, None);
-        check(bytes(MESSAGE_BYTES_MAX + 1), None, Some(Cause::TooLarge));
-        check(None, Some(&digest), None);
-        check(None, None, Some(Cause::BadRequest));
-        check(bytes(1), Some(&digest), Some(Cause::BadRequest));
+        let bad = Some(Cause::BadRequest);
+        check(bytes(0), None, None, None);
+        check(bytes(MESSAGE_BYTES_MAX), None, None, None);
+        let large = bytes(MESSAGE_BYTES_MAX + 1);
+        check(large, None, None, Some(Cause::TooLarge));
+        check(None, Some(&digest), None, None);
+        check(None, None, Some(&prehash), None);
+        check(None, None, None, bad);
+        check(bytes(1), Some(&digest), None, bad);
+        check(bytes(1), None, Some(&prehash), bad);
+        check(None, Some(&digest), Some(&prehash), bad);
         let odd = Digest {
             value: "AA".repeat(32),
             ..digest.clone()
         };
-        check(None, Some(&odd), Some(Cause::BadRequest));
+        check(None, Some(&odd), None, bad);
+        let short = Prehash {
+            alg: HashAlg::Sha512,
+            ..Prehash::new(HashAlg::Sha256, &[1; 32])
+        };
+        check(None, None, Some(&short), bad);
+    }
+
+    #[test]
+    fn the_scheme_fits_key_and_hash() {
+        let message = Payload::Message(b"m".to_vec());
+        let hash = HashAlg::Sha384;
+        let prehash = Payload::Prehash(hash, Hashed::of(sha2_of(hash), b"m"));
+        let check = |payload: &Payload, alg, named: Option<Scheme>, want| {
+            let got = payload.scheme(alg, named);
+            assert_eq!(got.map_err(|e| e.cause), want, "{alg} {named:?}");
+        };
+        let bad = || Err(Cause::BadRequest);
+        let pkcs1 = Scheme::RsaPkcs1Sha384;
+        check(&message, Alg::Ed25519, None, Ok(None));
+        check(&message, Alg::Ed25519, Some(Scheme::EcdsaSha256), bad());
+        check(&message, Alg::EcdsaP256, Some(pkcs1), bad());
+        check(&message, Alg::Rsa2048, Some(pkcs1), Ok(Some(pkcs1)));
+        check(&prehash, Alg::Rsa2048, Some(pkcs1), Ok(Some(pkcs1)));
+        check(&prehash, Alg::Rsa2048, None, Ok(Some(Scheme::RsaPssSha384)));
+        check(
+            &prehash,
+            Alg::EcdsaP256,
+            None,
+            Ok(Some(Scheme::EcdsaSha384)),
+        );
+        check(&prehash, Alg::EcdsaP256, Some(Scheme::EcdsaSha256), bad());
     }
 
     #[test]
@@ -267,7 +375,7 @@ mod tests {
                 max_ttl_s: 60,
             };
             change(&mut policy);
-            let got = check_policy(&PayloadPolicy::Jwt(policy.clone()));
+            let got = check_policy(&PayloadPolicy::Jwt(policy.clone()), Alg::Ed25519);
             assert_eq!(got.is_ok(), ok, "{policy:?}");
         };
         check(true, &|_| ());
@@ -301,8 +409,13 @@ mod tests {
         check(false, &|p| p.max_ttl_s = JWT_TTL_S_MAX + 1);
         check(false, &|p| p.aud = vec!["a".into(); POLICY_LIST_MAX + 1]);
         let origin = |o: &str| PayloadPolicy::Note(NotePolicy { origin: o.into() });
-        assert!(check_policy(&origin("example.org/log")).is_ok());
-        assert!(check_policy(&origin("")).is_err());
-        assert!(check_policy(&origin("two\nlines")).is_err());
+        let is_good = |policy: &PayloadPolicy| check_policy(policy, Alg::Ed25519).is_ok();
+        assert!(is_good(&origin("example.org/log")));
+        assert!(!is_good(&origin("")));
+        assert!(!is_good(&origin("two\nlines")));
+        for alg in Alg::ALL {
+            let made = check_policy(&PayloadPolicy::Prehash, alg).is_ok();
+            assert_eq!(made, alg.is_ecdsa() || alg.is_rsa(), "{alg}");
+        }
     }
 }

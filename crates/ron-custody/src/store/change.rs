@@ -1,5 +1,7 @@
 //! A change of one key as a value: the new metadata and the new version, if any.
 
+use std::sync::Arc;
+
 use ron_crypto::secret::SecretBytes;
 use ron_proto::kms::{KeyBackend, PayloadPolicy};
 use ron_proto::values::{Kid, Timestamp};
@@ -11,7 +13,7 @@ use crate::backend::{Custody, DeviceKey, Handle};
 use crate::keys::{PublicKey, SecretKey};
 use crate::{Cause, Refusal};
 
-/// A key version that a device is to make.
+/// A key version that is to be made: by a device, or locally when it takes long.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Order {
     pub kid: Kid,
@@ -24,8 +26,16 @@ pub struct Order {
 pub enum PlanError {
     /// The change is refused.
     Refusal(Refusal),
-    /// A device has to make this key first.
-    DeviceKeyMissing(Order),
+    /// This key has to be made first.
+    KeyMissing(Order),
+}
+
+/// A key that was made on an [`Order`].
+#[derive(Clone, Debug)]
+pub enum MadeKey {
+    Device(DeviceKey),
+    /// The bytes to seal, as [`SecretKey::generate`] makes them.
+    Local(Arc<SecretBytes>),
 }
 
 impl From<Refusal> for PlanError {
@@ -133,38 +143,41 @@ impl KeyStore {
         now: Timestamp,
     ) -> Result<NewVersion, PlanError> {
         self.backends.check(backend, kid.alg)?;
-        if !backend.is_local() {
-            let key = self.device_key(kid, backend, number)?;
-            let raw = SecretBytes::from_slice(&key.handle.0);
-            let public = key.public.clone();
-            return Ok(self.seal_version(kid, number, now, (Custody::Device(key), public, &raw)));
+        if backend.is_local() && !kid.alg.is_rsa() {
+            let (secret, raw) = SecretKey::generate(kid.alg, self.random.as_ref());
+            let public = secret.public();
+            return Ok(self.seal_version(kid, number, now, (Custody::Local(secret), public, &raw)));
         }
-        let (secret, raw) = SecretKey::generate(kid.alg, self.random.as_ref());
-        let public = secret.public();
-        Ok(self.seal_version(kid, number, now, (Custody::Local(secret), public, &raw)))
+        match self.made_key(kid, backend, number)? {
+            MadeKey::Device(key) => {
+                let raw = SecretBytes::from_slice(&key.handle.0);
+                let public = key.public.clone();
+                Ok(self.seal_version(kid, number, now, (Custody::Device(key), public, &raw)))
+            }
+            MadeKey::Local(raw) => {
+                let secret = SecretKey::from_secret(kid.alg, &raw).expect("it was made so");
+                let public = secret.public();
+                Ok(self.seal_version(kid, number, now, (Custody::Local(secret), public, &raw)))
+            }
+        }
     }
 
-    /// The key that a device has made for this version, or the order to make it.
-    fn device_key(
-        &self,
-        kid: &Kid,
-        backend: KeyBackend,
-        number: u32,
-    ) -> Result<DeviceKey, PlanError> {
+    /// The key that was made for this version, or the order to make it.
+    fn made_key(&self, kid: &Kid, backend: KeyBackend, number: u32) -> Result<MadeKey, PlanError> {
         let order = Order {
             kid: kid.clone(),
             number,
             backend,
         };
-        match &self.device_answer {
+        match &self.made {
             Some((made, key)) if *made == order => Ok(key.clone()?),
-            _ => Err(PlanError::DeviceKeyMissing(order)),
+            _ => Err(PlanError::KeyMissing(order)),
         }
     }
 
-    /// Sets the device's answer for the change that is planned next; cleared with `None` afterwards.
-    pub fn set_device_answer(&mut self, answer: Option<(Order, Result<DeviceKey, Refusal>)>) {
-        self.device_answer = answer;
+    /// Sets the key that was made for the change that is planned next; cleared with `None` afterwards.
+    pub fn set_made(&mut self, made: Option<(Order, Result<MadeKey, Refusal>)>) {
+        self.made = made;
     }
 
     /// Whether this version is the device's key with this handle.

@@ -18,7 +18,7 @@ use super::ops::{self, OpName, OpRow};
 use super::seal::{RecordName, Sealer};
 use super::write::TRIES;
 use super::{KeyStore, StoreError};
-use crate::keys::{PublicKey, SecretKey};
+use crate::keys::{Input, PublicKey, SecretKey};
 
 /// Name under which the keys are sealed; not a key name, so it cannot collide.
 pub const LOG_KEY_NAME: &str = "ron-kms/log-key";
@@ -167,7 +167,8 @@ impl NoteSigner for LogSigner {
 
     fn sign(&self, text: &[u8]) -> Result<Vec<u8>, SignFailed> {
         // An Ed25519 key makes exactly one signature.
-        Ok(self.key.sign(text).swap_remove(0).signature.0)
+        let mut signatures = self.key.sign(Input::Message(text), None);
+        Ok(signatures.swap_remove(0).signature.0)
     }
 }
 

@@ -47,7 +47,7 @@ use ron_service::Store;
 use ron_service::records::{RecordError, RecordStore, Value};
 
 use crate::Refusal;
-use crate::backend::{Backends, DeviceKey};
+use crate::backend::Backends;
 use crate::index::{Key, KeyIndex};
 use crate::keys::SecretKey;
 use crate::keys::note::Checkpoint;
@@ -60,7 +60,7 @@ use record::Record;
 use seal::{Sealer, Trust};
 
 pub use answers::AnswerSealer;
-pub use change::{Change, Order, PlanError};
+pub use change::{Change, MadeKey, Order, PlanError};
 pub use log_key::{
     LOG_KEY_NAME, LogIdentity, LogKey, LogSigner, NewLogKey, PendingLogKey, SecondSigner,
 };
@@ -161,7 +161,7 @@ pub struct KeyStore {
     /// Which of them is this node's.
     own: usize,
     /// The device's answer for the change that is planned next.
-    device_answer: Option<(Order, Result<DeviceKey, Refusal>)>,
+    made: Option<(Order, Result<MadeKey, Refusal>)>,
     /// The TPM counter's value, or the value it is about to get.
     tpm_counter: Option<u64>,
     /// The newest issuer policy.
@@ -256,7 +256,7 @@ impl KeyStore {
             unchecked: false,
             logs: vec![log],
             own: 0,
-            device_answer: None,
+            made: None,
             tpm_counter: None,
             policy: None,
             policy_before: None,
@@ -330,7 +330,7 @@ impl KeyStore {
                 &row.log_key,
             )],
             own: 0,
-            device_answer: None,
+            made: None,
             tpm_counter: None,
             policy: None,
             policy_before: None,

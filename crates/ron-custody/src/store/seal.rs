@@ -214,7 +214,7 @@ impl Sealer {
         record: &'a [u8],
     ) -> Result<(usize, &'a [u8]), SealError> {
         let at = self.header(name, &[]).len();
-        let end = at + public_len(name.alg).unwrap_or(0);
+        let end = at + public_len(name.alg);
         let public = record
             .get(at..end)
             .ok_or_else(|| refuse(name, "the record is cut short"))?;
@@ -256,7 +256,7 @@ impl Sealer {
             .iter()
             .position(|a| *a == name.alg)
             .expect("ALL holds every algorithm");
-        let public_len = public_len(name.alg).unwrap_or(0) as u16;
+        let public_len = public_len(name.alg) as u16;
         let mut out = Vec::with_capacity(256);
         out.extend_from_slice(MAGIC);
         out.extend_from_slice(&[FORMAT, alg as u8]);

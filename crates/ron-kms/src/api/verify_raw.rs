@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ron_custody::keys::PublicKey;
+use ron_custody::keys::{Input, PublicKey};
 use ron_custody::{Cause, Refusal};
 use ron_http::{Method, Response, Route};
 use ron_proto::kms::{MESSAGE_BYTES_MAX, VerifyRawAnswer, VerifyRawRequest};
@@ -51,5 +51,12 @@ fn verify(body: &VerifyRawRequest) -> Result<bool, Refusal> {
                 "`public_key` is not a public key of `alg`; verify the two keys of a hybrid separately";
             Refusal::new(Cause::BadRequest, detail)
         })?;
-    Ok(key.fits(&body.signature.0) && key.verify(&body.message.0, &body.signature.0))
+    if let Some(scheme) = body.scheme.filter(|scheme| !scheme.fits(body.alg)) {
+        let (alg, name) = (body.alg, scheme.as_str());
+        let detail = format!("keys of {alg} do not sign with `scheme` {name}");
+        return Err(Refusal::new(Cause::BadRequest, detail));
+    }
+    let message = Input::Message(&body.message.0);
+    let signature = &body.signature.0;
+    Ok(key.fits(signature) && key.verify(message, body.scheme, signature))
 }

@@ -1,7 +1,9 @@
 //! Verifies a birth certificate offline, without the service or the device.
 
+use ron_crypto::Curve;
+use ron_crypto::ecdsa::verify_ecdsa;
 use ron_crypto::hash::sha256;
-use ron_crypto::sign::{verify_ed25519_strict, verify_p256_fixed};
+use ron_crypto::sign::verify_ed25519_strict;
 use ron_custody::backend::Attestation;
 use ron_proto::kms::{ATTEST_VERSION, BirthCertificate, KeyBackend, Statement, TpmEvidenceDoc};
 use ron_proto::values::Kid;
@@ -154,7 +156,7 @@ fn check_tpm(
     let checked = |what: &str, bytes: &[u8], signature: &[u8]| {
         let bad = |e: tpm_format::BadTpm| format!("{what}: {e}");
         let signature = tpm_format::signature(signature).map_err(bad)?;
-        if !verify_p256_fixed(ak, bytes, &signature) {
+        if !verify_ecdsa(Curve::P256, ak, bytes, &signature) {
             return Err(format!("{what} is not signed by the attestation key"));
         }
         let attest = tpm_format::attest(bytes).map_err(bad)?;

@@ -231,6 +231,7 @@ impl Engine {
             jobs: queues.store,
             ready,
             log_dir: settings.data_dir.is_some().then_some(dir),
+            making: BTreeMap::new(),
             device_busy: BTreeMap::new(),
             gone: BTreeSet::new(),
             stopped,

@@ -166,6 +166,7 @@ fn the_life_of_a_key() {
             version: None,
             message: Some(message.into()),
             digest: None,
+            prehash: None,
             signatures: signed.signatures.clone(),
             mode: VerifyMode::And,
         };

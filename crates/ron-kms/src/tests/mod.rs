@@ -18,6 +18,7 @@ mod publish_first;
 mod race;
 mod reload;
 mod replay;
+mod schemes;
 mod store;
 mod transfer;
 
@@ -329,6 +330,7 @@ impl Rig {
             version,
             message: Some(message.to_vec().into()),
             digest: None,
+            prehash: None,
             signatures: signatures.to_vec(),
             mode: VerifyMode::And,
         };

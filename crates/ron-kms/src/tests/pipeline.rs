@@ -1,5 +1,6 @@
 //! From a request to its durable answer: signing, rotation, replay, limits, overload.
 
+use ron_custody::keys::Input;
 use ron_http::{Principal, PrincipalKind};
 use ron_kernel::Credit;
 use ron_proto::kms::{
@@ -72,6 +73,7 @@ fn two_signatures_count_as_the_mode_says() {
             version: None,
             message: Some(b"x".as_slice().into()),
             digest: None,
+            prehash: None,
             signatures: signatures.to_vec(),
             mode,
         };
@@ -446,7 +448,7 @@ fn no_answer_mixes_two_versions() {
         let public = &index.keys[&doc.key].versions[answer.version as usize - 1].public;
         let raw = answer.signatures[0].signature.as_slice();
         assert!(
-            public.verify(b"race", raw),
+            public.verify(Input::Message(b"race"), None, raw),
             "signature labelled v{} is of another version",
             answer.version
         );

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use ron_custody::backend::{Attestation, Custody, SecretHalf};
 use ron_custody::index::{Key, KeyIndex, Version};
-use ron_custody::keys::SecretKey;
+use ron_custody::keys::{Input, SecretKey};
 use ron_http::Principal;
 use ron_kernel::SeededRandom;
 use ron_proto::kms::{KeyBackend, KeyState, PayloadPolicy, RotateRequest, SignRequest};
@@ -181,7 +181,10 @@ fn under_load_no_version_is_wrong_missing_or_lower() {
     let mut checked = 0;
     for (number, signature) in seen.into_iter().flatten() {
         let of = &versions[number as usize - 1];
-        assert!(of.public.verify(b"m", &signature), "version {number}");
+        assert!(
+            of.public.verify(Input::Message(b"m"), None, &signature),
+            "version {number}"
+        );
         checked += 1;
     }
     assert!(

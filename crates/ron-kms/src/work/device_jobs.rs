@@ -1,13 +1,15 @@
 //! Keys inside devices: their jobs bypass the signers and go to threads that may block, so that a slow or hanging
 //! device delays only requests for its own keys. The same threads have devices make and destroy keys for the store
-//! thread, which never waits for a device.
+//! thread, which never waits for a device. Local keys that take long to make, those of RSA, have a thread of their own.
 
 use ron_proto::kms::KeyBackend;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ron_custody::Refusal;
 use ron_custody::backend::{Backends, DeviceKey, Handle};
-use ron_custody::store::Order;
+use ron_custody::keys::SecretKey;
+use ron_custody::store::{MadeKey, Order};
 use ron_kernel::{
     Deadline, KernelMetrics, QueueSpec, Receiver, Sender, Supervisor, ThreadCtx, ThreadSpec, queue,
 };
@@ -16,13 +18,16 @@ use super::jobs::{DeferredChange, DeviceJob, KeyMadeJob};
 use super::operation::Work;
 use super::{Kms, StoreJob, each_job};
 use crate::topology::{
-    PKCS11_CALLERS, PKCS11_JOBS, REMOTE_CALLERS, REMOTE_JOBS, TPM_CALLERS, TPM_JOBS,
+    KEY_MAKER, MAKER_JOBS, PKCS11_CALLERS, PKCS11_JOBS, REMOTE_CALLERS, REMOTE_JOBS, TPM_CALLERS,
+    TPM_JOBS,
 };
 
 /// Threads per device beyond one for each of its sessions: they replace threads whose call hangs.
 const SPARE: usize = 4;
 /// Maximum time for a device to make or destroy a key.
 const MAKE_WAIT: Duration = Duration::from_secs(2);
+/// The same for an RSA key, for which a device searches primes.
+const RSA_WAIT: Duration = Duration::from_secs(30);
 
 /// The queue of jobs for the keys of one device.
 pub struct DeviceQueue {
@@ -39,16 +44,16 @@ pub struct DeviceQueueEnd {
     kind: KeyBackend,
 }
 
-fn rows(kind: KeyBackend) -> Option<(&'static ThreadSpec, &'static QueueSpec)> {
+const fn rows(kind: KeyBackend) -> (&'static ThreadSpec, &'static QueueSpec) {
     match kind {
-        KeyBackend::File | KeyBackend::Memory => None,
-        KeyBackend::Pkcs11 => Some((&PKCS11_CALLERS, &PKCS11_JOBS)),
-        KeyBackend::Tpm => Some((&TPM_CALLERS, &TPM_JOBS)),
-        KeyBackend::Remote => Some((&REMOTE_CALLERS, &REMOTE_JOBS)),
+        KeyBackend::File | KeyBackend::Memory => (&KEY_MAKER, &MAKER_JOBS),
+        KeyBackend::Pkcs11 => (&PKCS11_CALLERS, &PKCS11_JOBS),
+        KeyBackend::Tpm => (&TPM_CALLERS, &TPM_JOBS),
+        KeyBackend::Remote => (&REMOTE_CALLERS, &REMOTE_JOBS),
     }
 }
 
-/// One queue of `capacity` jobs for each configured device.
+/// One queue of `capacity` jobs for each configured device, and for the maker of local keys.
 pub fn device_queues(
     backends: &Backends,
     capacity: usize,
@@ -56,16 +61,15 @@ pub fn device_queues(
 ) -> (Vec<DeviceQueue>, Vec<DeviceQueueEnd>) {
     let mut queues = Vec::new();
     let mut ends = Vec::new();
-    for device in backends.devices() {
-        let kind = device.kind();
-        let Some((spec, row)) = rows(kind) else {
-            continue;
-        };
+    let devices = backends.devices().iter();
+    let devices = devices.map(|device| (device.kind(), device.presence().sessions() + SPARE));
+    for (kind, threads) in devices.chain([(backends.local(), 1)]) {
+        let (spec, row) = rows(kind);
         let (tx, jobs) = queue(row, capacity, km);
         queues.push(DeviceQueue { kind, tx });
         ends.push(DeviceQueueEnd {
             spec,
-            threads: device.presence().sessions() + SPARE,
+            threads,
             jobs,
             kind,
         });
@@ -74,7 +78,7 @@ pub fn device_queues(
 }
 
 /// Starts the threads that serve the queues.
-pub fn spawn(sup: &Supervisor, kms: &std::sync::Arc<Kms>, ends: Vec<DeviceQueueEnd>) {
+pub fn spawn(sup: &Supervisor, kms: &Arc<Kms>, ends: Vec<DeviceQueueEnd>) {
     for end in ends {
         let (kms, jobs, kind) = (kms.clone(), end.jobs, end.kind);
         let run = move |ctx: &ThreadCtx| each_job(&jobs, ctx, |job| kms.device_job(kind, job));
@@ -90,7 +94,7 @@ impl Kms {
         Ok(holder.and_then(|kind| self.device_queue(kind)))
     }
 
-    /// The queue of the configured device of this kind, if any.
+    /// The queue of the configured device of this kind, or of the maker of local keys.
     pub(super) fn device_queue(&self, kind: KeyBackend) -> Option<&Sender<DeviceJob>> {
         let found = self.device_queues.iter().find(|queue| queue.kind == kind);
         found.map(|queue| &queue.tx)
@@ -99,7 +103,7 @@ impl Kms {
     fn device_job(&self, kind: KeyBackend, job: DeviceJob) {
         match job {
             DeviceJob::Use(job) => self.sign_job(*job),
-            DeviceJob::Make(order, waiting) => self.make_in_device(order, *waiting),
+            DeviceJob::Make(order, waiting) => self.make(order, *waiting),
             DeviceJob::Destroy(kid, handles) => {
                 let done = self.destroy_in_device(kind, &handles);
                 self.submit_store(StoreJob::KeyDestroyed(kid, done));
@@ -113,24 +117,34 @@ impl Kms {
         }
     }
 
-    /// Has the device make a key and returns it to the store thread, with the change that waits for it.
-    fn make_in_device(&self, order: Order, waiting: DeferredChange) {
-        let device = self.backends.holder(order.backend);
-        let alg = order.kid.alg;
-        let until = waiting.call.deadline.earlier(Deadline::within(MAKE_WAIT));
-        let name = format!("{}#v{}", order.kid, order.number);
-        let made = device.make(alg, &name, until).map(|made| DeviceKey {
-            device,
-            handle: made.handle,
-            alg,
-            public: made.public,
-        });
-        let made = made.map_err(Refusal::from);
+    /// Makes a key, or has the device make it, and returns it to the store thread with the change that waits for it.
+    fn make(&self, order: Order, waiting: DeferredChange) {
+        let made = if order.backend.is_local() {
+            let (_, raw) = SecretKey::generate(order.kid.alg, self.random.as_ref());
+            Ok(MadeKey::Local(Arc::new(raw)))
+        } else {
+            self.make_in_device(&order, waiting.call.deadline)
+        };
         self.submit_store(StoreJob::KeyMade(Box::new(KeyMadeJob {
             order,
             made,
             waiting,
         })));
+    }
+
+    fn make_in_device(&self, order: &Order, deadline: Deadline) -> Result<MadeKey, Refusal> {
+        let device = self.backends.holder(order.backend);
+        let alg = order.kid.alg;
+        let longest = if alg.is_rsa() { RSA_WAIT } else { MAKE_WAIT };
+        let until = deadline.earlier(Deadline::within(longest));
+        let name = format!("{}#v{}", order.kid, order.number);
+        let made = device.make(alg, &name, until)?;
+        Ok(MadeKey::Device(DeviceKey {
+            device,
+            handle: made.handle,
+            alg,
+            public: made.public,
+        }))
     }
 
     fn destroy_in_device(&self, kind: KeyBackend, handles: &[Handle]) -> Result<(), Refusal> {

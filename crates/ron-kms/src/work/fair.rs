@@ -33,6 +33,10 @@ pub const fn cost_of(alg: Alg) -> u64 {
         Alg::MlDsa44 => 4,
         Alg::MlDsa65 | Alg::Ed25519MlDsa65 => 6,
         Alg::MlDsa87 => 8,
+        Alg::EcdsaP384 | Alg::EcdsaSecp256k1 => 12,
+        Alg::Rsa2048 => 40,
+        Alg::Rsa3072 => 120,
+        Alg::Rsa4096 => 280,
         _ => 1,
     }
 }

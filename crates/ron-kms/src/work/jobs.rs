@@ -2,7 +2,7 @@
 
 use ron_custody::Refusal;
 use ron_custody::backend::{DeviceKey, Handle};
-use ron_custody::store::Order;
+use ron_custody::store::{MadeKey, Order};
 use ron_proto::kms::CreateKey;
 use ron_proto::values::Kid;
 
@@ -13,7 +13,7 @@ use super::{CallContext, SignJob};
 pub enum DeviceJob {
     /// A signature, an envelope operation or an attestation.
     Use(Box<SignJob>),
-    /// Make a key for a change that waits for it.
+    /// Make a key for a change that waits for it; also a local one that takes long.
     Make(Order, Box<DeferredChange>),
     /// Destroy all versions of a key.
     Destroy(Kid, Vec<Handle>),
@@ -21,7 +21,7 @@ pub enum DeviceJob {
     Discard(DeviceKey),
 }
 
-/// A change that waits for a device to make its key.
+/// A change that waits until its key is made.
 pub struct DeferredChange {
     pub call: CallContext,
     pub what: DeferredKind,
@@ -35,10 +35,10 @@ pub enum DeferredKind {
     Due,
 }
 
-/// The device's answer to an [`Order`], with the change that waits for it.
+/// The answer to an [`Order`], with the change that waits for it.
 pub struct KeyMadeJob {
     pub order: Order,
     /// The key, or why the device made none.
-    pub made: Result<DeviceKey, Refusal>,
+    pub made: Result<MadeKey, Refusal>,
     pub waiting: DeferredChange,
 }

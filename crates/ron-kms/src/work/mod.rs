@@ -27,6 +27,7 @@ use ron_custody::backend::Backends;
 use ron_custody::index::KeyIndex;
 use ron_custody::keys::note::Checkpoint;
 use ron_custody::keys::wrapping::WrappingKeys;
+use ron_custody::store::MadeKey;
 use ron_custody::{Cause, Refusal};
 use ron_http::{Principal, PrincipalKind, Responder};
 use ron_kernel::time::Instant;
@@ -273,7 +274,7 @@ impl Kms {
             StoreJob::Due(_) | StoreJob::KeyDestroyed(..) => {} // still due: the scheduler sends it again
             StoreJob::KeyMade(job) => {
                 // The device has made a key that no change will use now.
-                if let Ok(key) = job.made {
+                if let Ok(MadeKey::Device(key)) = job.made {
                     self.discard(key);
                 }
                 self.refuse_unlogged(job.waiting.call, &refusal);

@@ -7,7 +7,7 @@ use ron_custody::keys::Head;
 use ron_custody::keys::payload::{self, Allowed, Payload};
 use ron_http::Principal;
 use ron_proto::jcs;
-use ron_proto::kms::{Bytes, Digest, SignAnswer, SignAttestation, SignRequest, Signature};
+use ron_proto::kms::{Scheme, SignAnswer, SignAttestation, SignRequest, Signature};
 use ron_proto::values::{Kid, OpId};
 use serde::{Deserialize, Serialize};
 
@@ -24,8 +24,8 @@ pub struct SignTask {
     pub key: Kid,
     /// The version the caller requires as the head; `None` accepts any head.
     pub version: Option<u32>,
-    /// What to sign, or the refusal of a malformed payload.
-    pub payload: Result<Payload, Refusal>,
+    /// What to sign and how, or the refusal of a malformed request.
+    pub payload: Result<(Payload, Option<Scheme>), Refusal>,
     /// Operation id and SHA-256 of the whole request.
     pub op: Option<(OpId, [u8; 32])>,
     /// The caller's remark, for the leaf.
@@ -44,22 +44,18 @@ impl SignTask {
             version,
             message,
             digest,
+            prehash,
+            scheme,
             op_id: _,
             context,
         } = request;
-        Self::build(key, version, message, digest.as_ref(), op, context)
-    }
-
-    fn build(
-        key: Kid,
-        version: Option<u32>,
-        message: Option<Bytes>,
-        digest: Option<&Digest>,
-        op: Option<(OpId, [u8; 32])>,
-        context: Option<String>,
-    ) -> Self {
-        let payload = Payload::parse(message, digest)
-            .and_then(|payload| payload::check_context(context.as_deref()).map(|()| payload));
+        let payload = Payload::parse(message, digest.as_ref(), prehash.as_ref())
+            .and_then(|payload| {
+                payload
+                    .scheme(key.alg, scheme)
+                    .map(|scheme| (payload, scheme))
+            })
+            .and_then(|checked| payload::check_context(context.as_deref()).map(|()| checked));
         // A refused remark must not reach the leaf: it may exceed the length limit or hold control characters.
         let context = context.filter(|text| payload::check_context(Some(text)).is_ok());
         Self {
@@ -116,10 +112,10 @@ impl Operation for SignTask {
     }
 
     fn draft(&self, caller: &Principal) -> Draft {
-        let input = self.payload.as_ref().map(Payload::signed_bytes);
+        let payload = self.payload.as_ref().ok();
         Draft {
             context: self.context.clone(),
-            input_sha256: input.as_ref().ok().map(|bytes| hex::encode(sha256(bytes))),
+            input_sha256: payload.map(|(payload, _)| hex::encode(sha256(&payload.signed_bytes()))),
             op_id: self.op.map(|(id, _)| id.to_string()),
             ..Draft::new(Op::Sign, &caller.name, caller.tenant.as_str()).about(&self.key)
         }
@@ -128,13 +124,14 @@ impl Operation for SignTask {
     fn run(&self, at: &mut Run<'_>, draft: &mut Draft) -> Result<SignOutput, Stop> {
         let key = at.index.find(at.caller, &self.key)?;
         key.kid.alg.signs().then_some(()).ok_or_else(signs_not)?;
-        let payload = self.payload.as_ref().map_err(Clone::clone)?;
+        let (payload, scheme) = self.payload.as_ref().map_err(Clone::clone)?;
         // Number, public key and private key of the head all come from this one snapshot.
         let (head, secret) = key.signing(self.version)?;
         at.index.gate.check(key.backend, key.attestation)?;
         draft.version = Some(head.number);
         let about = Head {
             alg: key.kid.alg,
+            scheme: *scheme,
             thumbprint: head.thumbprint(),
         };
         notes::vouched(at.index, key, payload)?;
@@ -146,7 +143,8 @@ impl Operation for SignTask {
         if let Allowed::Checkpoint(to) = allowed {
             draft.store_version_after = at.gate.pass(at.kms, key, &to, at.deadline)?;
         }
-        let signatures = secret.sign(&payload.signed_bytes(), at.deadline)?;
+        let bytes = payload.signed_bytes();
+        let signatures = secret.sign(payload.input(&bytes), *scheme, at.deadline)?;
         at.kms.metrics.evidence.signatures_made.inc();
         draft.output_sha256 = Some(output_hash(&signatures));
         Ok(SignOutput {

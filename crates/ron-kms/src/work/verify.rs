@@ -44,13 +44,17 @@ pub fn verify(
             "mode `pq_only` needs a key with a post-quantum algorithm; this one has none",
         ));
     }
-    let payload = Payload::parse(request.message, request.digest.as_ref())?;
+    let payload = Payload::parse(
+        request.message,
+        request.digest.as_ref(),
+        request.prehash.as_ref(),
+    )?;
     let versions = versions(key, request.version)?;
     let bytes = payload.signed_bytes();
     let details: Vec<_> = request
         .signatures
         .iter()
-        .map(|signature| check(&versions, &bytes, signature))
+        .map(|signature| check(&versions, &payload, &bytes, signature))
         .collect();
     let ok = judge(request.mode, &algs, &details);
     Ok(VerifyAnswer {
@@ -158,7 +162,12 @@ fn judge(mode: VerifyMode, algs: &[Alg], details: &[VerifyDetail]) -> bool {
     }
 }
 
-fn check(versions: &[&Version], bytes: &[u8], signature: &Signature) -> VerifyDetail {
+fn check(
+    versions: &[&Version],
+    payload: &Payload,
+    bytes: &[u8],
+    signature: &Signature,
+) -> VerifyDetail {
     let detail = |version: Option<u32>, reason: Option<&str>| VerifyDetail {
         alg: signature.alg,
         ok: version.is_some(),
@@ -175,7 +184,10 @@ fn check(versions: &[&Version], bytes: &[u8], signature: &Signature) -> VerifyDe
             if !part.fits(raw) {
                 return detail(None, Some("wrong_length"));
             }
-            if part.verify(bytes, raw) {
+            let Ok(scheme) = payload.scheme(part.alg(), signature.scheme) else {
+                return detail(None, Some("scheme_mismatch"));
+            };
+            if part.verify(payload.input(bytes), scheme, raw) {
                 return detail(Some(version.number), None);
             }
             reason = "no_match";

@@ -192,7 +192,7 @@ pub struct KeyVersionDoc {
     pub version: u32,
     /// When this version was created.
     pub created: Timestamp,
-    /// Ed25519: 32 bytes. P-256: 65 bytes, uncompressed SEC 1 point. ML-DSA: FIPS 204. Hybrid
+    /// Ed25519: 32 bytes. ECDSA: uncompressed SEC 1 point. RSA: `RSAPublicKey` in DER. ML-DSA: FIPS 204. Hybrid
     /// signatures: the Ed25519 key followed by the ML-DSA key. X25519: 32 bytes. X-Wing: the
     /// ML-KEM-768 key followed by the X25519 key. Empty for symmetric keys.
     #[serde(default, skip_serializing_if = "no_bytes")]
@@ -220,23 +220,31 @@ fn no_bytes(bytes: &Bytes) -> bool {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Jwk {
-    /// Key type: `OKP`, `EC` or `AKP`.
+    /// Key type: `OKP`, `EC`, `RSA` or `AKP`.
     pub kty: String,
-    /// Curve: `Ed25519` or `P-256`; absent for `AKP`.
+    /// Curve: `Ed25519`, `P-256`, `P-384` or `secp256k1`; absent for `RSA` and `AKP`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub crv: String,
-    /// Public key or x coordinate, base64url; absent for `AKP`.
+    /// Public key or x coordinate, base64url; absent for `RSA` and `AKP`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub x: String,
-    /// y coordinate, base64url; P-256 only.
+    /// y coordinate, base64url; `EC` only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub y: Option<String>,
+    /// Modulus, base64url; `RSA` only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub n: Option<String>,
+    /// Exponent, base64url; `RSA` only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub e: Option<String>,
     /// Public key, base64url; `AKP` only.
     #[serde(default, rename = "pub", skip_serializing_if = "Option::is_none")]
     pub public: Option<String>,
     /// RFC 7638 thumbprint, base64url of SHA-256.
     pub kid: String,
-    /// Algorithm: `EdDSA`, `ES256`, `ML-DSA-44`, `ML-DSA-65` or `ML-DSA-87`.
+    /// Algorithm: `EdDSA`, `ES256`, `ES384`, `ES256K`, `ML-DSA-44`, `ML-DSA-65` or `ML-DSA-87`; absent for an `RSA` key that
+    /// signs in several.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub alg: String,
     /// Key use, always `sig`.
     #[serde(rename = "use")]

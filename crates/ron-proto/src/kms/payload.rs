@@ -62,7 +62,7 @@ impl Digest {
     }
 }
 
-/// What a key may sign; fixed when the key is created. On the wire `"any"`, `"digest"`,
+/// What a key may sign; fixed when the key is created. On the wire `"any"`, `"digest"`, `"prehash"`,
 /// `{"note": {...}}` or `{"jwt": {...}}`.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -72,6 +72,9 @@ pub enum PayloadPolicy {
     Any,
     /// Digests only, never a message.
     Digest,
+    /// Of ECDSA and RSA keys: hashes that callers made of data of any size, and messages. Signatures have the standard form
+    /// that other programs verify, and nothing that this service frames or parses is signed.
+    Prehash,
     /// C2SP note texts of one origin; checkpoints among them may only grow.
     Note(NotePolicy),
     /// JWS signing inputs whose header and claims are within the given limits.
@@ -79,11 +82,12 @@ pub enum PayloadPolicy {
 }
 
 impl PayloadPolicy {
-    /// The policy's name: `any`, `digest`, `note` or `jwt`.
+    /// The policy's name: `any`, `digest`, `prehash`, `note` or `jwt`.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Any => "any",
             Self::Digest => "digest",
+            Self::Prehash => "prehash",
             Self::Note(_) => "note",
             Self::Jwt(_) => "jwt",
         }
@@ -141,6 +145,7 @@ mod tests {
         };
         check("\"any\"", true);
         check("\"digest\"", true);
+        check("\"prehash\"", true);
         check(r#"{"note":{"origin":"o"}}"#, true);
         check(
             r#"{"jwt":{"typ":["at+jwt"],"iss":"i","aud":["a"],"max_ttl_s":60}}"#,

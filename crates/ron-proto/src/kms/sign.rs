@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{BatchAnswer, Bytes, Digest, ItemResult};
+use super::{BatchAnswer, Bytes, Digest, ItemResult, Prehash, Scheme};
 use crate::receipt::LogReceipt;
 use crate::values::{Alg, Kid, OpId, Timestamp};
 
@@ -12,7 +12,7 @@ pub const MESSAGE_BYTES_MAX: usize = 64 * 1024;
 /// Maximum length of the `context` of a sign request, in bytes.
 pub const CONTEXT_BYTES_MAX: usize = 256;
 
-/// `POST /sign`. Exactly one of `message` and `digest`.
+/// `POST /sign`. Exactly one of `message`, `digest` and `prehash`.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SignRequest {
@@ -27,6 +27,13 @@ pub struct SignRequest {
     /// Digest to sign.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<Digest>,
+    /// Hash to sign as it is; needs the payload policy `prehash`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prehash: Option<Prehash>,
+    /// How ECDSA and RSA sign: the hash function and the padding. When absent, ECDSA over the hash function of the curve and
+    /// RSA-PSS over SHA-256; with `prehash` over its function.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scheme: Option<Scheme>,
     /// Idempotency key: a repetition with the same body returns the same response for 24 hours.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub op_id: Option<OpId>,
@@ -36,28 +43,41 @@ pub struct SignRequest {
 }
 
 impl SignRequest {
-    /// A request for `message` with nothing else set.
-    pub fn message(key: Kid, message: impl Into<Vec<u8>>) -> Self {
-        let message = Some(Bytes(message.into()));
+    /// A request of `key` for nothing yet.
+    const fn of(key: Kid) -> Self {
         Self {
             key,
             version: None,
-            message,
+            message: None,
             digest: None,
+            prehash: None,
+            scheme: None,
             op_id: None,
             context: None,
+        }
+    }
+
+    /// A request for `message` with nothing else set.
+    pub fn message(key: Kid, message: impl Into<Vec<u8>>) -> Self {
+        Self {
+            message: Some(Bytes(message.into())),
+            ..Self::of(key)
         }
     }
 
     /// A request for `digest` with nothing else set.
     pub fn digest(key: Kid, digest: Digest) -> Self {
         Self {
-            key,
-            version: None,
-            message: None,
             digest: Some(digest),
-            op_id: None,
-            context: None,
+            ..Self::of(key)
+        }
+    }
+
+    /// A request for `prehash` with nothing else set.
+    pub fn prehash(key: Kid, prehash: Prehash) -> Self {
+        Self {
+            prehash: Some(prehash),
+            ..Self::of(key)
         }
     }
 }
@@ -68,7 +88,11 @@ impl SignRequest {
 pub struct Signature {
     /// Algorithm of the signature.
     pub alg: Alg,
-    /// Ed25519: 64 bytes. P-256: 64 bytes, r and s as in JWS. ML-DSA: FIPS 204.
+    /// How it was made, for RSA, and for ECDSA with another hash function than the usual one of its curve.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scheme: Option<Scheme>,
+    /// Ed25519: 64 bytes. ECDSA: r and s as in JWS, 64 bytes, on P-384 96. RSA: as many bytes as the modulus. ML-DSA:
+    /// FIPS 204.
     pub signature: Bytes,
 }
 
@@ -135,6 +159,13 @@ pub struct SignItem {
     /// Digest to sign.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<Digest>,
+    /// Hash to sign as it is; needs the payload policy `prehash`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prehash: Option<Prehash>,
+    /// How ECDSA and RSA sign: the hash function and the padding. When absent, ECDSA over the hash function of the curve and
+    /// RSA-PSS over SHA-256; with `prehash` over its function.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scheme: Option<Scheme>,
     /// Idempotency key of this item.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub op_id: Option<OpId>,
@@ -151,6 +182,8 @@ impl SignItem {
             version: self.version,
             message: self.message,
             digest: self.digest,
+            prehash: self.prehash,
+            scheme: self.scheme,
             op_id: self.op_id,
             context: self.context,
         }

@@ -9,7 +9,8 @@ use zeroize::Zeroize as _;
 #[derive(Serialize, Deserialize, JsonSchema, Default)]
 #[serde(default)]
 pub struct Create {
-    /// Type of the key: `aes256-gcm96` (when absent), `ed25519`, `ecdsa-p256`, `ml-dsa` or `hmac`.
+    /// Type of the key: `aes256-gcm96` (when absent), `ed25519`, `ecdsa-p256`, `ecdsa-p384`, `rsa-2048`, `rsa-3072`, `rsa-4096`,
+    /// `ml-dsa` or `hmac`.
     #[serde(rename = "type")]
     pub kind: Option<String>,
     /// Parameter set of `ml-dsa`: `44`, `65` (when absent) or `87`.
@@ -139,6 +140,16 @@ pub struct Hash {
     pub format: Option<String>,
 }
 
+/// The length of a salt, as clients of Vault write it.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Debug, PartialEq, Eq)]
+#[serde(untagged, expecting = "expected `auto`, `hash` or a number of bytes")]
+pub enum SaltLength {
+    /// In bytes.
+    Bytes(u32),
+    /// `auto`, `hash` or a number of bytes.
+    Text(String),
+}
+
 /// A body without members, which may be missing.
 #[derive(Serialize, Deserialize, JsonSchema, Default)]
 pub struct Nothing {}
@@ -157,17 +168,18 @@ pub struct Sign {
     pub hmac: Option<String>,
     /// The version that signs: absent, 0 or the newest; other versions are refused.
     pub key_version: Option<u32>,
-    /// Hash function: `sha2-256` for P-256 and MACs; ignored for other types.
+    /// Hash function: of ECDSA and RSA `sha2-256` (when absent), `sha2-384` or `sha2-512`; of MACs `sha2-256`; ignored for other
+    /// types.
     pub hash_algorithm: Option<String>,
     /// Older name of `hash_algorithm`, with the same rule.
     pub algorithm: Option<String>,
-    /// Absent or false: this service hashes the message itself.
+    /// Whether `input` is the hash of the message; for ECDSA and RSA keys.
     pub prehashed: Option<bool>,
-    /// Absent or empty: RSA is not offered.
+    /// Padding of RSA: `pss` (when absent) or `pkcs1v15`.
     pub signature_algorithm: Option<String>,
-    /// Absent or empty: RSA is not offered.
-    pub salt_length: Option<String>,
-    /// Encoding of P-256 signatures: `asn1` (when absent) or `jws`.
+    /// Of PSS: `auto` (when absent), `hash`, or the number of bytes of the hash; salts are always as long as the hash.
+    pub salt_length: Option<SaltLength>,
+    /// Encoding of ECDSA signatures: `asn1` (when absent) or `jws`.
     pub marshaling_algorithm: Option<String>,
     /// Absent or empty: derived keys are not offered.
     pub context: Option<String>,

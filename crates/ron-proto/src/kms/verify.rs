@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{BatchAnswer, Bytes, Digest, Signature};
+use super::{BatchAnswer, Bytes, Digest, Prehash, Signature};
 use crate::values::{Alg, Kid};
 
 /// How the signatures of a hybrid key combine.
@@ -19,7 +19,7 @@ pub enum VerifyMode {
     PqOnly,
 }
 
-/// `POST /verify`. Exactly one of `message` and `digest`.
+/// `POST /verify`. Exactly one of `message`, `digest` and `prehash`.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VerifyRequest {
@@ -35,6 +35,9 @@ pub struct VerifyRequest {
     /// The signed digest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<Digest>,
+    /// The signed hash.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prehash: Option<Prehash>,
     /// Signatures to check, 1 to 4.
     pub signatures: Vec<Signature>,
     /// How the signatures combine; `and` when absent.
@@ -66,7 +69,7 @@ pub struct VerifyDetail {
     /// The key version whose public key verifies it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<u32>,
-    /// Why it is not valid: `alg_mismatch`, `wrong_length` or `no_match`.
+    /// Why it is not valid: `alg_mismatch`, `scheme_mismatch`, `wrong_length` or `no_match`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }

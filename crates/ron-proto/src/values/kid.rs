@@ -13,8 +13,18 @@ const WHAT: &str = "key name";
 pub enum Alg {
     /// Ed25519 signatures (RFC 8032).
     Ed25519,
-    /// ECDSA on P-256 with SHA-256, signatures as `r || s`.
+    /// ECDSA on P-256, signatures as `r || s`.
     EcdsaP256,
+    /// ECDSA on P-384, signatures as `r || s`.
+    EcdsaP384,
+    /// ECDSA on secp256k1, signatures as `r || s`.
+    EcdsaSecp256k1,
+    /// RSA signatures with a modulus of 2048 bits.
+    Rsa2048,
+    /// RSA signatures with a modulus of 3072 bits.
+    Rsa3072,
+    /// RSA signatures with a modulus of 4096 bits.
+    Rsa4096,
     /// ML-DSA-44 signatures (FIPS 204).
     MlDsa44,
     /// ML-DSA-65 signatures (FIPS 204).
@@ -37,9 +47,14 @@ pub enum Alg {
 
 impl Alg {
     /// Every algorithm, in the order of the documentation.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 16] = [
         Self::Ed25519,
         Self::EcdsaP256,
+        Self::EcdsaP384,
+        Self::EcdsaSecp256k1,
+        Self::Rsa2048,
+        Self::Rsa3072,
+        Self::Rsa4096,
         Self::MlDsa44,
         Self::MlDsa65,
         Self::MlDsa87,
@@ -56,6 +71,11 @@ impl Alg {
         match self {
             Self::Ed25519 => "ed25519",
             Self::EcdsaP256 => "ecdsa-p256",
+            Self::EcdsaP384 => "ecdsa-p384",
+            Self::EcdsaSecp256k1 => "ecdsa-secp256k1",
+            Self::Rsa2048 => "rsa-2048",
+            Self::Rsa3072 => "rsa-3072",
+            Self::Rsa4096 => "rsa-4096",
             Self::MlDsa44 => "ml-dsa-44",
             Self::MlDsa65 => "ml-dsa-65",
             Self::MlDsa87 => "ml-dsa-87",
@@ -74,10 +94,28 @@ impl Alg {
             self,
             Self::Ed25519
                 | Self::EcdsaP256
+                | Self::EcdsaP384
+                | Self::EcdsaSecp256k1
+                | Self::Rsa2048
+                | Self::Rsa3072
+                | Self::Rsa4096
                 | Self::MlDsa44
                 | Self::MlDsa65
                 | Self::MlDsa87
                 | Self::Ed25519MlDsa65
+        )
+    }
+
+    /// True for RSA.
+    pub const fn is_rsa(self) -> bool {
+        matches!(self, Self::Rsa2048 | Self::Rsa3072 | Self::Rsa4096)
+    }
+
+    /// True for ECDSA.
+    pub const fn is_ecdsa(self) -> bool {
+        matches!(
+            self,
+            Self::EcdsaP256 | Self::EcdsaP384 | Self::EcdsaSecp256k1
         )
     }
 
@@ -118,7 +156,8 @@ impl fmt::Debug for Alg {
 string_value!(Alg, "algorithm", {
     "type": "string",
     "enum": [
-        "ed25519", "ecdsa-p256", "ml-dsa-44", "ml-dsa-65", "ml-dsa-87", "ed25519+ml-dsa-65",
+        "ed25519", "ecdsa-p256", "ecdsa-p384", "ecdsa-secp256k1", "rsa-2048", "rsa-3072", "rsa-4096",
+        "ml-dsa-44", "ml-dsa-65", "ml-dsa-87", "ed25519+ml-dsa-65",
         "aes256-gcm", "aes256-kwp", "x25519-hkdf-aes256-gcm", "x25519+ml-kem-768", "hmac-sha256"
     ]
 });

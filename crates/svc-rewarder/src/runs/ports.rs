@@ -94,15 +94,12 @@ pub struct KmsSigner {
 
 impl Signer for KmsSigner {
     fn sign(&self, commitment: &ContentId, by: Deadline) -> Result<ManifestSig, PortError> {
+        let digest = Digest::new(DigestAlg::Blake3, &commitment.0);
         let request = SignRequest {
-            key: self.key.clone(),
-            version: None,
-            message: None,
-            digest: Some(Digest::new(DigestAlg::Blake3, &commitment.0)),
             // The operation id follows from the manifest, so a repeated call returns the same
             // answer.
             op_id: Some(OpId::from_name(&format!("rewarder/manifest/{commitment}"))),
-            context: None,
+            ..SignRequest::digest(self.key.clone(), digest)
         };
         let answer = self.kms.sign(&request, by)?;
         let [signature] = answer.signatures.as_slice() else {

@@ -105,6 +105,7 @@ impl Kms {
         }
         let signature = Signature {
             alg: Alg::Ed25519,
+            scheme: None,
             signature: Bytes(signer.sign(&digest_message(&digest)).to_vec()),
         };
         let answer = SignAnswer {

@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
+use ron_crypto::Curve;
 use ron_crypto::hash::sha256;
 use ron_custody::index::{Key, Version};
+use ron_custody::keys::curve_of;
 use ron_custody::{Cause, Refusal};
 use ron_http::{Method, Request, Response, Route};
 use ron_proto::kms::transit::{Configure, Create, Nothing, Period};
-use ron_proto::kms::{CreateKey, RotateRequest, UpdateKey};
+use ron_proto::kms::{CreateKey, PayloadPolicy, RotateRequest, UpdateKey};
 use ron_proto::problem::Problem;
 use ron_proto::scope;
 use ron_proto::values::{Alg, Kid, OpId};
@@ -92,6 +94,10 @@ fn alg_of(request: &Create) -> Result<Alg, Refusal> {
         None | Some("" | "aes256-gcm96") => Alg::Aes256Gcm,
         Some("ed25519") => Alg::Ed25519,
         Some("ecdsa-p256") => Alg::EcdsaP256,
+        Some("ecdsa-p384") => Alg::EcdsaP384,
+        Some("rsa-2048") => Alg::Rsa2048,
+        Some("rsa-3072") => Alg::Rsa3072,
+        Some("rsa-4096") => Alg::Rsa4096,
         Some("hmac") => Alg::HmacSha256,
         Some("ml-dsa") => match set {
             Some("44") => Alg::MlDsa44,
@@ -101,7 +107,7 @@ fn alg_of(request: &Create) -> Result<Alg, Refusal> {
         },
         Some(_) => {
             return Err(unsupported(
-                "offered types are aes256-gcm96, ed25519, ecdsa-p256, ml-dsa and hmac",
+                "offered types are aes256-gcm96, ed25519, ecdsa-p256, ecdsa-p384, rsa-2048, rsa-3072, rsa-4096, ml-dsa and hmac",
             ));
         }
     };
@@ -173,6 +179,10 @@ fn create(kms: &Kms, request: &Request) -> Result<Action, Refusal> {
         "alg": alg,
         "op_id": op_id(tenant.as_str(), name),
     });
+    // Vault's clients may ask such a key for a message's signature and for one of a hash.
+    if alg.is_ecdsa() || alg.is_rsa() {
+        body["payload"] = json!(PayloadPolicy::Prehash);
+    }
     if let Some(period_given) = &wanted.auto_rotate_period {
         body["rotate_every"] = period(period_given)?.into();
     }
@@ -304,10 +314,10 @@ fn export(kms: &Kms, request: &Request) -> Result<Action, Refusal> {
     Ok(Action::Respond(form::data(&data)))
 }
 
-/// A public key as Vault writes it: PEM for curves of NIST, base64 for others.
+/// A public key as Vault writes it: PEM for ECDSA and RSA, base64 for others.
 fn public_text(alg: Alg, version: &Version) -> String {
     match alg {
-        Alg::EcdsaP256 => version.public.pem(),
+        _ if alg.is_ecdsa() || alg.is_rsa() => version.public.pem(),
         _ => ron_proto::b64::std(version.public.raw()),
     }
 }
@@ -323,7 +333,7 @@ fn shown(name: &str, key: &Key) -> Value {
             _ if public.raw().is_empty() => json!(created.0 / 1000),
             _ => json!({
                 "creation_time": created, "public_key": public_text(alg, version),
-                "name": if alg == Alg::EcdsaP256 { "P-256" } else { kind_of(alg) },
+                "name": curve_of(alg).map_or(kind_of(alg), Curve::jwk_name),
             }),
         };
         versions.insert(version.number.to_string(), entry);
@@ -393,7 +403,8 @@ mod tests {
         check(Some("ecdsa-p256"), None, Some(Alg::EcdsaP256));
         check(Some("ml-dsa"), Some("87"), Some(Alg::MlDsa87));
         check(Some("ml-dsa"), Some("66"), None);
-        check(Some("rsa-2048"), None, None);
+        check(Some("rsa-2048"), None, Some(Alg::Rsa2048));
+        check(Some("ecdsa-p521"), None, None);
         assert_eq!(kind_of(Alg::Ed25519), "ed25519");
     }
 }

@@ -11,7 +11,6 @@
 //! ```
 
 mod crypt;
-mod der;
 mod form;
 mod keys;
 mod sign;

@@ -1,21 +1,25 @@
 //! `sign` and `verify`.
 //!
-//! Vault encodes a P-256 signature as DER unless `marshaling_algorithm` is `jws`; the native API encodes it as
+//! Vault encodes an ECDSA signature as DER unless `marshaling_algorithm` is `jws`; the native API encodes it as
 //! `r || s`. This file converts between them.
 
 use std::sync::Arc;
 
+use ron_crypto::ecdsa::{from_der, to_der};
 use ron_custody::index::Key;
+use ron_custody::keys::curve_of;
 use ron_custody::{Cause, Refusal};
 use ron_http::{Request, Route};
-use ron_proto::kms::transit::Sign;
-use ron_proto::kms::{Bytes, SignAnswer, SignRequest, Signature, VerifyMode, VerifyRequest};
+use ron_proto::kms::transit::{SaltLength, Sign};
+use ron_proto::kms::{
+    Bytes, HashAlg, PayloadPolicy, Prehash, Scheme, SignAnswer, SignRequest, Signature, VerifyMode,
+    VerifyRequest,
+};
 use ron_proto::scope;
 use ron_proto::values::Alg;
 use serde_json::{Value, json};
 
 use super::crypt::{check_hash, mac_check, verify_macs};
-use super::der::{der, from_der};
 use super::form::Form;
 use super::{
     bad, base64, body, form, given, key_for_use, pinned, tagged, unsupported, untagged, writes,
@@ -60,7 +64,7 @@ pub fn routes(kms: &Arc<Kms>) -> Vec<Route> {
     .collect()
 }
 
-/// Encoding of P-256 signatures.
+/// Encoding of ECDSA signatures.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Marshal {
     Der,
@@ -73,6 +77,10 @@ struct ParsedRequest {
     items: Vec<Sign>,
     form: Form,
     marshal: Marshal,
+    /// Of ECDSA and RSA.
+    scheme: Option<Scheme>,
+    /// Whether the inputs are hashes.
+    prehashed: Option<HashAlg>,
 }
 
 fn read(kms: &Kms, request: &Request) -> Result<ParsedRequest, Refusal> {
@@ -84,23 +92,16 @@ fn read(kms: &Kms, request: &Request) -> Result<ParsedRequest, Refusal> {
         whole.hash_algorithm.as_deref(),
         whole.algorithm.as_deref(),
     ];
+    let alg = key.kid.alg;
     // The other types have no choice of hash function, so their value is ignored.
-    if matches!(key.kid.alg, Alg::EcdsaP256 | Alg::HmacSha256) {
+    if alg == Alg::HmacSha256 {
         hashes.into_iter().try_for_each(check_hash)?;
     }
-    if whole.prehashed == Some(true) {
-        return Err(unsupported(
-            "prehashed: this service hashes what it signs; send the message",
-        ));
-    }
+    let scheme = scheme(alg, hashes, &whole)?;
+    let prehashed = prehashed(&key, scheme, &whole)?;
     if given(whole.context.as_ref()) {
         return Err(unsupported(
             "derived keys are not offered: leave context out",
-        ));
-    }
-    if given(whole.signature_algorithm.as_ref()) || given(whole.salt_length.as_ref()) {
-        return Err(unsupported(
-            "signature_algorithm and salt_length belong to RSA",
         ));
     }
     let marshal = match whole.marshaling_algorithm.as_deref() {
@@ -118,7 +119,94 @@ fn read(kms: &Kms, request: &Request) -> Result<ParsedRequest, Refusal> {
         items,
         form,
         marshal,
+        scheme,
+        prehashed,
     })
+}
+
+/// The native scheme of a request; `None` for types without a choice.
+fn scheme(alg: Alg, hashes: [Option<&str>; 3], whole: &Sign) -> Result<Option<Scheme>, Refusal> {
+    if Scheme::usual(alg).is_none() {
+        return Ok(None);
+    }
+    let named = hashes.into_iter().flatten().find(|name| !name.is_empty());
+    let hash = match named {
+        None | Some("sha2-256") => HashAlg::Sha256,
+        Some("sha2-384") => HashAlg::Sha384,
+        Some("sha2-512") => HashAlg::Sha512,
+        Some(_) => {
+            return Err(unsupported(
+                "hash functions here are sha2-256, sha2-384 and sha2-512",
+            ));
+        }
+    };
+    if !alg.is_rsa() {
+        return Ok(Scheme::over(alg, hash));
+    }
+    match whole.signature_algorithm.as_deref() {
+        None | Some("" | "pss") => {
+            salt(hash, whole.salt_length.as_ref())?;
+            Ok(Scheme::over(alg, hash))
+        }
+        Some("pkcs1v15") => Ok(Some(match hash {
+            HashAlg::Sha256 => Scheme::RsaPkcs1Sha256,
+            HashAlg::Sha384 => Scheme::RsaPkcs1Sha384,
+            HashAlg::Sha512 => Scheme::RsaPkcs1Sha512,
+        })),
+        Some(_) => Err(bad("signature_algorithm must be pss or pkcs1v15")),
+    }
+}
+
+/// Every salt is as long as the hash, which is also a length that `auto` may choose.
+fn salt(hash: HashAlg, given: Option<&SaltLength>) -> Result<(), Refusal> {
+    let fits = match given {
+        None => true,
+        Some(SaltLength::Bytes(bytes)) => *bytes as usize == hash.size(),
+        Some(SaltLength::Text(text)) => match text.as_str() {
+            "" | "auto" | "hash" => true,
+            number => number.parse() == Ok(hash.size()),
+        },
+    };
+    if fits {
+        return Ok(());
+    }
+    Err(unsupported(
+        "salt_length: salts are as long as the hash; use hash or auto",
+    ))
+}
+
+/// The function of the hashes that a request has in place of messages.
+fn prehashed(key: &Key, scheme: Option<Scheme>, whole: &Sign) -> Result<Option<HashAlg>, Refusal> {
+    if whole.prehashed != Some(true) {
+        return Ok(None);
+    }
+    let Some(scheme) = scheme else {
+        return Err(unsupported(
+            "prehashed: keys of this type sign the message itself; send it",
+        ));
+    };
+    if key.payload != PayloadPolicy::Prehash {
+        return Err(unsupported(
+            "prehashed: this key was made to sign messages only; make another one here",
+        ));
+    }
+    Ok(Some(scheme.hash()))
+}
+
+/// What an item has to sign: a message, or a hash of this function.
+fn given_input(
+    item: &Sign,
+    prehashed: Option<HashAlg>,
+) -> Result<(Option<Bytes>, Option<Prehash>), Refusal> {
+    let input = message(item)?;
+    match prehashed {
+        None => Ok((Some(Bytes(input)), None)),
+        Some(hash) if input.len() == hash.size() => Ok((None, Some(Prehash::new(hash, &input)))),
+        Some(hash) => Err(bad(format!(
+            "input: with prehashed it is a hash of {} bytes",
+            hash.size()
+        ))),
+    }
 }
 
 fn message(item: &Sign) -> Result<Vec<u8>, Refusal> {
@@ -132,11 +220,20 @@ fn sign(kms: &Kms, request: &Request) -> Result<Action, Refusal> {
         items,
         form,
         marshal,
+        scheme,
+        prehashed,
     } = read(kms, request)?;
     let task = |item: &Sign| {
+        let (message, prehash) = given_input(item, prehashed)?;
         Ok(SignTask::from_request(SignRequest {
+            key: key.kid.clone(),
             version: pinned(item.key_version),
-            ..SignRequest::message(key.kid.clone(), message(item)?)
+            message,
+            digest: None,
+            prehash,
+            scheme,
+            op_id: None,
+            context: None,
         }))
     };
     let tasks: Vec<_> = items.iter().map(task).collect();
@@ -155,7 +252,7 @@ fn shown_signature(
 ) -> Result<Value, Refusal> {
     let answer = SignAnswer::from(logged);
     let signature = answer.signatures.first();
-    let text = signature.and_then(|first| written(first, answer.version, marshal));
+    let text = signature.map(|first| written(first, answer.version, marshal));
     let text = text.ok_or_else(|| Refusal::new(Cause::Internal, "a signature is missing"))?;
     let mut value = json!({ "signature": text, "key_version": answer.version });
     if let Some(reference) = reference {
@@ -164,20 +261,21 @@ fn shown_signature(
     Ok(value)
 }
 
-fn written(signature: &Signature, version: u32, marshal: Marshal) -> Option<String> {
+fn written(signature: &Signature, version: u32, marshal: Marshal) -> String {
     let raw = signature.signature.as_slice();
-    match (signature.alg, marshal) {
-        (Alg::EcdsaP256, Marshal::Der) => Some(tagged(version, &der(raw.try_into().ok()?))),
-        (Alg::EcdsaP256, Marshal::Jws) => {
-            Some(format!("vault:v{version}:{}", ron_proto::b64::url(raw)))
+    match (curve_of(signature.alg), marshal) {
+        (Some(_), Marshal::Der) => tagged(version, &to_der(raw)),
+        (Some(_), Marshal::Jws) => {
+            format!("vault:v{version}:{}", ron_proto::b64::url(raw))
         }
-        _ => Some(tagged(version, raw)),
+        (None, _) => tagged(version, raw),
     }
 }
 
 /// Parses a signature in Vault's format; returns its version and native bytes.
 fn parsed(alg: Alg, text: &str, marshal: Marshal) -> Result<(u32, Vec<u8>), Refusal> {
-    if (alg, marshal) == (Alg::EcdsaP256, Marshal::Jws) {
+    let curve = curve_of(alg);
+    if curve.is_some() && marshal == Marshal::Jws {
         let (head, raw) = text.rsplit_once(':').unwrap_or_default();
         let (version, _) = untagged("signature", &format!("{head}:"))?;
         let raw = ron_proto::b64::from_url(raw);
@@ -187,12 +285,13 @@ fn parsed(alg: Alg, text: &str, marshal: Marshal) -> Result<(u32, Vec<u8>), Refu
         ));
     }
     let (version, raw) = untagged("signature", text)?;
-    match alg {
-        Alg::EcdsaP256 => {
-            let raw = from_der(&raw).ok_or_else(|| bad("invalid signature: it must be DER"))?;
-            Ok((version, raw.to_vec()))
+    match curve {
+        Some(curve) => {
+            let raw = from_der(curve, &raw);
+            let raw = raw.ok_or_else(|| bad("invalid signature: it must be DER"))?;
+            Ok((version, raw))
         }
-        _ => Ok((version, raw)),
+        None => Ok((version, raw)),
     }
 }
 
@@ -221,13 +320,16 @@ fn verify_one(
     let text = text.ok_or_else(|| bad("give signature or hmac"))?;
     let alg = read.key.kid.alg;
     let (version, raw) = parsed(alg, text, read.marshal)?;
+    let (message, prehash) = given_input(item, read.prehashed)?;
     let body = VerifyRequest {
         key: read.key.kid.clone(),
         version: Some(version),
-        message: Some(Bytes(message(item)?)),
+        message,
         digest: None,
+        prehash,
         signatures: vec![Signature {
             alg,
+            scheme: read.scheme,
             signature: Bytes(raw),
         }],
         mode: VerifyMode::And,
@@ -249,24 +351,53 @@ mod tests {
 
     #[test]
     fn signatures_are_written_and_read_back() {
-        let mut raw = [7_u8; 64];
-        raw[32] = 0xff;
-        for (alg, marshal) in [
-            (Alg::EcdsaP256, Marshal::Der),
-            (Alg::EcdsaP256, Marshal::Jws),
-            (Alg::Ed25519, Marshal::Der),
+        for (alg, length, marshal) in [
+            (Alg::EcdsaP256, 64, Marshal::Der),
+            (Alg::EcdsaP256, 64, Marshal::Jws),
+            (Alg::EcdsaP384, 96, Marshal::Der),
+            (Alg::EcdsaP384, 96, Marshal::Jws),
+            (Alg::Ed25519, 64, Marshal::Der),
+            (Alg::Rsa2048, 256, Marshal::Jws),
         ] {
+            let mut raw = vec![7_u8; length];
+            raw[length / 2] = 0xff;
             let signature = Signature {
                 alg,
-                signature: Bytes(raw.to_vec()),
+                scheme: None,
+                signature: Bytes(raw.clone()),
             };
-            let text = written(&signature, 4, marshal).expect("written");
+            let text = written(&signature, 4, marshal);
             assert!(text.starts_with("vault:v4:"));
             assert_eq!(
                 parsed(alg, &text, marshal).ok(),
-                Some((4, raw.to_vec())),
-                "{marshal:?}"
+                Some((4, raw)),
+                "{alg} {marshal:?}"
             );
         }
+    }
+
+    #[test]
+    fn requests_become_schemes() {
+        let check = |alg, hash: &str, algorithm: &str, salt: Option<&str>, want| {
+            let whole = Sign {
+                signature_algorithm: Some(algorithm.to_owned()),
+                salt_length: salt.map(|text| SaltLength::Text(text.to_owned())),
+                ..Sign::default()
+            };
+            let got = scheme(alg, [Some(hash), None, None], &whole);
+            assert_eq!(got.ok(), want, "{alg} {hash} {algorithm} {salt:?}");
+        };
+        let pss = Some(Some(Scheme::RsaPssSha512));
+        check(Alg::Ed25519, "sha1", "", None, Some(None));
+        let usual = Some(Some(Scheme::EcdsaSha256));
+        check(Alg::EcdsaP384, "", "pkcs1v15", None, usual);
+        check(Alg::EcdsaP256, "sha1", "", None, None);
+        check(Alg::Rsa3072, "sha2-512", "", None, pss);
+        check(Alg::Rsa3072, "sha2-512", "pss", Some("64"), pss);
+        check(Alg::Rsa3072, "sha2-512", "pss", Some("hash"), pss);
+        check(Alg::Rsa3072, "sha2-512", "pss", Some("20"), None);
+        check(Alg::Rsa3072, "sha2-512", "oaep", None, None);
+        let pkcs1 = Some(Some(Scheme::RsaPkcs1Sha384));
+        check(Alg::Rsa3072, "sha2-384", "pkcs1v15", None, pkcs1);
     }
 }

@@ -21,6 +21,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use ron_crypto::ecdsa::to_der;
 use ron_custody::Refusal;
 use ron_http::{Body, Response};
 use ron_kernel::{Deadline, ReplyWaiter};
@@ -133,6 +134,7 @@ impl Rig {
             version: None,
             message: Some(message.to_vec().into()),
             digest: None,
+            prehash: None,
             signatures: signatures.to_vec(),
             mode: VerifyMode::And,
         };
@@ -167,27 +169,26 @@ pub fn openssl_agrees(dir: &Path, doc: &KeyDoc, text: &[u8], answer: &SignAnswer
             .arg("-sigfile")
             .arg(path("sig"));
     } else {
-        std::fs::write(path("sig"), der(raw)).expect("writes");
+        let sig = match doc.key.alg.is_rsa() {
+            true => raw.to_vec(),
+            false => to_der(raw),
+        };
+        std::fs::write(path("sig"), sig).expect("writes");
+        let hash = match doc.key.alg {
+            Alg::EcdsaP384 => "-sha384",
+            _ => "-sha256",
+        };
+        command.args(["dgst", hash]);
+        if doc.key.alg.is_rsa() {
+            command.args(["-sigopt", "rsa_padding_mode:pss"]);
+            command.args(["-sigopt", "rsa_pss_saltlen:digest"]);
+        }
         command
-            .args(["dgst", "-sha256", "-verify"])
+            .arg("-verify")
             .arg(path("key.pem"))
             .arg("-signature")
             .arg(path("sig"))
             .arg(path("text"));
     }
     run(&mut command);
-}
-
-/// `SEQUENCE { INTEGER r, INTEGER s }`.
-fn der(fixed: &[u8]) -> Vec<u8> {
-    let integer = |part: &[u8]| {
-        let start = part.iter().position(|b| *b != 0).unwrap_or(part.len() - 1);
-        let mut value = part[start..].to_vec();
-        if value[0] & 0x80 != 0 {
-            value.insert(0, 0);
-        }
-        [&[2, value.len() as u8][..], &value].concat()
-    };
-    let both = [integer(&fixed[..32]), integer(&fixed[32..])].concat();
-    [&[0x30, both.len() as u8][..], &both].concat()
 }

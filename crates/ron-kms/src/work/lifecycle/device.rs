@@ -1,8 +1,8 @@
-//! Changes that need a device: the store thread sends the order to the device's queue, goes on with
-//! other changes, and resumes this one when the device has answered.
+//! Changes that need a device, or a local key that takes long to make: the store thread sends the order to the device's queue or
+//! to the maker of keys, goes on with other changes, and resumes this one when the key is made.
 //!
 //! ```text
-//!  change ── planned, but the key is not made ──> Order ──> its queue ──> device makes
+//!  change ── planned, but the key is not made ──> Order ──> its queue ──> made
 //!     ^                                                                    │
 //!     └──────── planned again, from the start, with the key made <─────────┘
 //! ```
@@ -11,10 +11,10 @@
 //! plan does not use is destroyed.
 
 use ron_custody::backend::Handle;
-use ron_custody::store::Order;
+use ron_custody::store::{MadeKey, Order};
 use ron_custody::{Cause, Refusal};
 use ron_kernel::SendError;
-use ron_proto::values::Kid;
+use ron_proto::values::{Kid, Tenant};
 
 use super::Lifecycle;
 use super::plan::Plan;
@@ -23,6 +23,10 @@ use crate::work::{CallContext, Kms};
 
 /// How long a scheduled change is not started again while a device works on it, in milliseconds.
 const DEVICE_BUSY_MS: u64 = 15_000;
+/// Maximum local keys of one tenant that are being made at the same time, one after the other.
+const MAKING_MAX: usize = 4;
+/// Seconds after which a tenant that has so many may ask again.
+const MAKING_RETRY_S: u32 = 2;
 /// Pause before a retry after a device failed to destroy a key, in milliseconds.
 const RETRY_MS: u64 = 3_000;
 
@@ -47,17 +51,44 @@ impl Kms {
 }
 
 impl Lifecycle {
-    /// Has a device make a key; [`Self::made`] resumes the change.
+    /// Has a key made; [`Self::made`] resumes the change.
     pub(super) fn order(&mut self, order: Order, call: CallContext, what: DeferredKind) {
+        let making = order.backend.is_local().then(|| order.kid.tenant.clone());
+        if let Some(tenant) = &making {
+            let count = self.making.entry(tenant.clone()).or_default();
+            if *count >= MAKING_MAX {
+                let share = self
+                    .kms
+                    .metrics
+                    .rejects
+                    .with_label_values(&["tenant_share"]);
+                share.inc();
+                return self
+                    .kms
+                    .refuse_unlogged(call, &Refusal::busy(MAKING_RETRY_S));
+            }
+            *count += 1;
+        }
         if matches!(what, DeferredKind::Due) {
             self.note_device_busy(&order.kid, DEVICE_BUSY_MS);
         }
         if let Err((call, refusal)) = self.kms.order(order, DeferredChange { call, what }) {
+            self.end_making(making.as_ref());
             self.kms.refuse_unlogged(call, &refusal);
         }
     }
 
-    /// Resumes a change whose device has answered: plans it again from the start, with the key at hand.
+    fn end_making(&mut self, tenant: Option<&Tenant>) {
+        let Some(tenant) = tenant else { return };
+        if let Some(count) = self.making.get_mut(tenant) {
+            *count -= 1;
+            if *count == 0 {
+                self.making.remove(tenant);
+            }
+        }
+    }
+
+    /// Resumes a change whose key is made, or was refused by its device: plans it again from the start, with the key at hand.
     pub(super) fn made(&mut self, job: KeyMadeJob) {
         let KeyMadeJob {
             order,
@@ -68,15 +99,20 @@ impl Lifecycle {
         let kid = order.kid.clone();
         // The device has answered, so a scheduled change may be started again.
         self.device_busy.remove(&kid);
-        let held = made.as_ref().ok().cloned();
-        self.store.set_device_answer(Some((order.clone(), made)));
+        let local = order.backend.is_local().then(|| kid.tenant.clone());
+        self.end_making(local.as_ref());
+        let held = match &made {
+            Ok(MadeKey::Device(key)) => Some(key.clone()),
+            Ok(MadeKey::Local(_)) | Err(_) => None,
+        };
+        self.store.set_made(Some((order.clone(), made)));
         match what {
             DeferredKind::Create(request) => self.create_as(call, request, kid.clone()),
             DeferredKind::Change(request) => self.change_key(call, &kid, request),
             DeferredKind::Due => self.due(&kid),
         }
         // Cleared whatever the change did: no later plan may find this answer.
-        self.store.set_device_answer(None);
+        self.store.set_made(None);
         // The second plan may have refused, or found that another version was made meanwhile.
         if let Some(held) = held
             && !self.store.has_version(&kid, order.number, &held.handle)

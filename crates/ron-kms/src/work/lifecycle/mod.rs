@@ -29,7 +29,7 @@ use ron_files::Dir;
 use ron_http::Response;
 use ron_kernel::{Credit, Deadline, Receiver, Recv, ThreadCtx};
 use ron_proto::kms::{CreateKey, PayloadPolicy};
-use ron_proto::values::{Kid, OpId, Timestamp};
+use ron_proto::values::{Kid, OpId, Tenant, Timestamp};
 use ron_service::ReadyBoard;
 use uuid::Uuid;
 
@@ -57,6 +57,8 @@ pub struct Lifecycle {
     pub ready: ReadyBoard,
     /// Directory of the log; `None` with amnesia on.
     pub log_dir: Option<Dir>,
+    /// Local keys that are being made, by tenant.
+    pub making: BTreeMap<Tenant, usize>,
     /// Keys on whose scheduled change a device works, and until when it is not started again (Unix milliseconds).
     pub device_busy: BTreeMap<Kid, u64>,
     /// Keys that their device has just destroyed; emptied once the store has recorded it.
@@ -206,7 +208,7 @@ impl Lifecycle {
             };
             let draft = draft_of(change, &call).about(kid);
             let outcome = match plan(self, &call) {
-                Err(PlanError::DeviceKeyMissing(order)) => return Some((order, call)),
+                Err(PlanError::KeyMissing(order)) => return Some((order, call)),
                 Err(PlanError::Refusal(refusal)) => {
                     self.refuse_change(call, (change.op, kid), draft, refusal, credits);
                     return None;
@@ -260,7 +262,7 @@ impl Lifecycle {
         let (op, plan) = match self.planner().automatic(kid) {
             Ok(Some(due)) => due,
             Ok(None) => return,
-            Err(PlanError::DeviceKeyMissing(order)) => {
+            Err(PlanError::KeyMissing(order)) => {
                 let call = self.kms.internal_call(&kid.tenant);
                 return self.order(order, call, DeferredKind::Due);
             }
@@ -383,7 +385,7 @@ impl Lifecycle {
                 "only keys that sign have a payload policy; leave `payload` out",
             ));
         }
-        payload::check_policy(policy)
+        payload::check_policy(policy, kid.alg)
     }
 
     fn plan_create(
