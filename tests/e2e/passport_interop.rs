@@ -1,5 +1,5 @@
 //! Passports in ordinary clients: PyJWT, joserfc, jwcrypto, authlib, npm jose and fast-jwt verify
-//! them through discovery and key set, for both classical algorithms, while the issuer has an
+//! them through discovery and key set, for all classical algorithms, while the issuer has an
 //! ML-DSA key (kty AKP) too, and across a rotation of all; nginx protects a page with the issuer's
 //! introspection; the issuer alone, without its KMS, still verifies.
 
@@ -21,24 +21,26 @@ use serde_json::{Value, json};
 
 const HYBRID: &str = "EdDSA+ML-DSA-65";
 /// The algorithms the issuer signs with here, in the order of the tokens that [`tokens`] returns.
-const ALGS: [&str; 4] = ["EdDSA", "ES256", "ML-DSA-65", HYBRID];
+const ALGS: [&str; 5] = ["EdDSA", "ES256", "RS256", "ML-DSA-65", HYBRID];
 
-/// A fleet whose issuer has an ES256 key and an ML-DSA one too, and offers both for the wallet;
+/// A fleet whose issuer has an ES256 key, an RS256 and an ML-DSA one too, and offers all for the wallet;
 /// returns all its keys.
-fn with_every_alg() -> (Fleet, [String; 3]) {
+fn with_every_alg() -> (Fleet, [String; 4]) {
     let mut fleet = Fleet::start();
-    let [es256, pq] = fleet.offer_issuer_keys(["ecdsa-p256", "ml-dsa-65"], &ALGS[1..]);
+    let algs = ["ecdsa-p256", "rsa-2048", "ml-dsa-65"];
+    let [es256, rs256, pq] = fleet.offer_issuer_keys(algs, &ALGS[1..]);
     let config = fleet.dir().join("svc-passport/config.toml");
     let text = std::fs::read_to_string(&config).unwrap();
-    let keys =
-        format!("[pq]\nmode = \"mirror\"\nkey = \"{pq}\"\n\n[kms]\nkey_es256 = \"{es256}\"\n");
+    let keys = format!(
+        "[pq]\nmode = \"mirror\"\nkey = \"{pq}\"\n\n[kms]\nkey_es256 = \"{es256}\"\nkey_rs256 = \"{rs256}\"\n"
+    );
     std::fs::write(&config, text.replace("[kms]\n", &keys)).unwrap();
     let own = fleet.bootstrap()["issuer_key"].as_str().unwrap().to_owned();
-    (Fleet::start_in(fleet.keep_dir()), [own, es256, pq])
+    (Fleet::start_in(fleet.keep_dir()), [own, es256, rs256, pq])
 }
 
 /// A token of each algorithm, all signed by keys whose ids are not among `old`.
-fn tokens(fleet: &Fleet, old: &[String]) -> [String; 4] {
+fn tokens(fleet: &Fleet, old: &[String]) -> [String; 5] {
     let credential = fleet.token("svc-passport", Some("passport:issue"));
     let url = format!("{}/v1/passport/issue", fleet.api("svc-passport"));
     ALGS.map(|alg| {
@@ -116,19 +118,22 @@ fn jwcrypto_verifies_pq(fleet: &Fleet, good: &[&String], bad: &[&String]) {
 fn ordinary_clients_verify_beside_an_akp_key_and_across_a_rotation() {
     let (fleet, keys) = with_every_alg();
     let before = tokens(&fleet, &[]);
-    assert_eq!(kinds(&fleet, "jwks_uri"), ["EC", "OKP"]);
+    assert_eq!(kinds(&fleet, "jwks_uri"), ["EC", "OKP", "RSA"]);
     assert_eq!(kinds(&fleet, "pq_jwks_uri"), ["AKP"]);
-    let [eddsa, es256, pq, hybrid] = &before;
+    let [eddsa, es256, rs256, pq, hybrid] = &before;
     // A client without ML-DSA refuses its tokens, and its keys do not disturb that client.
-    clients_verify(&fleet, &[eddsa, es256], &[pq, hybrid]);
-    jwcrypto_verifies_pq(&fleet, &[pq, hybrid], &[eddsa, es256]);
+    clients_verify(&fleet, &[eddsa, es256, rs256], &[pq, hybrid]);
+    jwcrypto_verifies_pq(&fleet, &[pq, hybrid], &[eddsa, es256, rs256]);
 
     for key in &keys {
         fleet.kms(&format!("keys/{key}/rotate"), &json!({}), 200);
     }
     let old: Vec<String> = before.iter().flat_map(|token| kids(token)).collect();
     let after = tokens(&fleet, &old);
-    assert_eq!(kinds(&fleet, "jwks_uri"), ["EC", "EC", "OKP", "OKP"]);
+    assert_eq!(
+        kinds(&fleet, "jwks_uri"),
+        ["EC", "EC", "OKP", "OKP", "RSA", "RSA"]
+    );
     assert_eq!(kinds(&fleet, "pq_jwks_uri"), ["AKP", "AKP"]);
     let other = fleet.token("ron-kms", None);
     let (first, signature) = after[0].rsplit_once('.').unwrap();
@@ -137,10 +142,10 @@ fn ordinary_clients_verify_beside_an_akp_key_and_across_a_rotation() {
     let payload = first.split('.').nth(1).unwrap();
     let none = b64::url(br#"{"alg":"none","typ":"at+jwt"}"#);
     let none = format!("{none}.{payload}.");
-    let good = [eddsa, es256, &after[0], &after[1]];
-    let bad = [&other, &flipped, &none, pq, &after[2], hybrid, &after[3]];
+    let good = [eddsa, es256, rs256, &after[0], &after[1], &after[2]];
+    let bad = [&other, &flipped, &none, pq, &after[3], hybrid, &after[4]];
     clients_verify(&fleet, &good, &bad);
-    jwcrypto_verifies_pq(&fleet, &[pq, hybrid, &after[2], &after[3]], &good);
+    jwcrypto_verifies_pq(&fleet, &[pq, hybrid, &after[3], &after[4]], &good);
 }
 
 /// The blocks of `docs/nginx.md`: the client's credential, the server that introspects, the one with

@@ -11,7 +11,7 @@ import { createRemoteJWKSet, jwtVerify } from "jose";
 const asked = JSON.parse(readFileSync(0, "utf8"));
 const read = async (url) => (await fetch(url)).json();
 const meta = await read(`${asked.base}/.well-known/oauth-authorization-server`);
-const algorithms = ["EdDSA", "ES256"];
+const algorithms = ["EdDSA", "ES256", "RS256"];
 
 const set = createRemoteJWKSet(new URL(meta.jwks_uri));
 const jose = async (token) =>

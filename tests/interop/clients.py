@@ -16,7 +16,7 @@ from joserfc import jwt as joserfc_jwt
 from jwcrypto import jwk as jwcrypto_jwk
 from jwcrypto import jwt as jwcrypto_jwt
 
-ALGS = ["EdDSA", "ES256"]
+ALGS = ["EdDSA", "ES256", "RS256"]
 
 
 def read(url):

@@ -4,12 +4,13 @@ Called with the base URL; the token comes on standard input. Prints one line per
 difference ends it with an exception."""
 
 import base64
+import hashlib
 import sys
 
 import hvac
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding
 
 
 def b64(raw: bytes) -> str:
@@ -81,7 +82,8 @@ def data_keys(transit):
 
 
 def signatures(transit):
-    for name, kind in [("doc", "ed25519"), ("cert", "ecdsa-p256"), ("pq", "ml-dsa")]:
+    kinds = [("doc", "ed25519"), ("cert", "ecdsa-p256"), ("root", "ecdsa-p384"), ("tls", "rsa-2048"), ("pq", "ml-dsa")]
+    for name, kind in kinds:
         create(name, kind)
         signed = transit.sign_data(name=name, hash_input=b64(b"text"))["data"]["signature"]
         assert signed.startswith("vault:v1:")
@@ -94,11 +96,42 @@ def signatures(transit):
         batch = [{"input": b64(f"{n}".encode())} for n in range(20)]
         made = transit.sign_data(name=name, hash_input=None, batch_input=batch)["data"]["batch_results"]
         assert all(check(f"{n}".encode(), r["signature"]) for n, r in enumerate(made)), name
-        refused(hvac.exceptions.InvalidRequest, transit.sign_data, name=name, hash_input=b64(b"x"), prehashed=True)
+        if kind.startswith(("ecdsa", "rsa")):
+            hashed(transit, name, kind)
+        else:
+            refused(hvac.exceptions.InvalidRequest, transit.sign_data, name=name, hash_input=b64(b"x"), prehashed=True)
+    pkcs1 = {"signature_algorithm": "pkcs1v15", "hash_algorithm": "sha2-512"}
+    signed = transit.sign_data(name="tls", hash_input=b64(b"text"), **pkcs1)["data"]["signature"]
+    assert transit.verify_signed_data(name="tls", hash_input=b64(b"text"), signature=signed, **pkcs1)["data"]["valid"]
+    assert not transit.verify_signed_data(name="tls", hash_input=b64(b"text"), signature=signed)["data"]["valid"]
+    pem_of(transit, "tls", "2").verify(base64.b64decode(signed.split(":")[2]), b"text", padding.PKCS1v15(), hashes.SHA512())
     jws = transit.sign_data(name="cert", hash_input=b64(b"text"), marshaling_algorithm="jws")["data"]["signature"]
     assert transit.verify_signed_data(name="cert", hash_input=b64(b"text"), signature=jws, marshaling_algorithm="jws")["data"]["valid"]
     refused(hvac.exceptions.InvalidRequest, transit.sign_data, name="mail", hash_input=b64(b"x"))
     print("signatures")
+
+
+def pem_of(transit, name, version):
+    public = transit.read_key(name=name)["data"]["keys"][version]["public_key"]
+    return serialization.load_pem_public_key(public.encode())
+
+
+def hashed(transit, name, kind):
+    """The signature of a hash that the client made is one of the text."""
+    made = {"hash_input": b64(hashlib.sha384(b"large").digest()), "hash_algorithm": "sha2-384", "prehashed": True}
+    signed = transit.sign_data(name=name, **made)["data"]["signature"]
+    assert transit.verify_signed_data(name=name, signature=signed, **made)["data"]["valid"]
+    text = {"hash_input": b64(b"large"), "hash_algorithm": "sha2-384"}
+    assert transit.verify_signed_data(name=name, signature=signed, **text)["data"]["valid"]
+    verified(pem_of(transit, name, "2"), kind, base64.b64decode(signed.split(":")[2]), b"large", hashes.SHA384())
+    refused(hvac.exceptions.InvalidRequest, transit.sign_data, name=name, hash_input=b64(b"short"), prehashed=True)
+
+
+def verified(key, kind, raw, text, by):
+    if kind.startswith("ecdsa"):
+        key.verify(raw, text, ec.ECDSA(by))
+    else:
+        key.verify(raw, text, padding.PSS(padding.MGF1(by), by.digest_size), by)
 
 
 def third_party(transit, name, kind, signed, text):
@@ -113,9 +146,8 @@ def third_party(transit, name, kind, signed, text):
         except InvalidSignature:
             return
         raise AssertionError("verified another text")
-    if kind == "ecdsa-p256":
-        key = serialization.load_pem_public_key(public.encode())
-        key.verify(raw, text, ec.ECDSA(hashes.SHA256()))
+    if kind.startswith(("ecdsa", "rsa")):
+        verified(serialization.load_pem_public_key(public.encode()), kind, raw, text, hashes.SHA256())
 
 
 def macs(transit):
@@ -132,7 +164,7 @@ def macs(transit):
 
 def keys(transit, old):
     names = transit.list_keys()["data"]["keys"]
-    assert names == ["cert", "doc", "mail", "pq", "tag"], names
+    assert names == ["cert", "doc", "mail", "pq", "root", "tag", "tls"], names
     mail = transit.read_key(name="mail")["data"]
     assert (mail["type"], mail["latest_version"], mail["supports_encryption"]) == ("aes256-gcm96", 2, True)
     assert sorted(mail["keys"]) == ["1", "2"] and isinstance(mail["keys"]["1"], int)
@@ -142,7 +174,7 @@ def keys(transit, old):
     refused(hvac.exceptions.InvalidRequest, transit.update_key_configuration, name="mail", min_decryption_version=9)
     refused(hvac.exceptions.InvalidRequest, transit.update_key_configuration, name="mail", deletion_allowed=True)
     refused(hvac.exceptions.InvalidPath, transit.read_key, name="nobody")
-    refused(hvac.exceptions.InvalidRequest, transit.create_key, name="r", key_type="rsa-2048")
+    refused(hvac.exceptions.InvalidRequest, transit.create_key, name="r", key_type="ecdsa-p521")
     refused(hvac.exceptions.InvalidRequest, transit.create_key, name="r", exportable=True)
     transit.create_key(name="Upper", key_type="ed25519")
     assert "Upper" in transit.list_keys()["data"]["keys"]

@@ -24,10 +24,9 @@ const KID_BYTES_MAX: usize = 128;
 pub enum JwsAlg {
     EdDsa,
     Es256,
+    Rs256,
     /// Signatures of clients and their issuers only.
     Es384,
-    /// As [`Self::Es384`].
-    Rs256,
     /// As [`Self::Es384`].
     Ps256,
     /// RFC 9964.
@@ -52,6 +51,7 @@ impl JwsAlg {
         match text {
             "EdDSA" => Some(Self::EdDsa),
             "ES256" => Some(Self::Es256),
+            "RS256" => Some(Self::Rs256),
             "ML-DSA-44" => Some(Self::MlDsa(MlDsaSet::L44)),
             "ML-DSA-65" => Some(Self::MlDsa(MlDsaSet::L65)),
             "ML-DSA-87" => Some(Self::MlDsa(MlDsaSet::L87)),
@@ -118,7 +118,8 @@ pub enum VerifyKey {
     P256([u8; 65]),
     /// P-384, uncompressed SEC1; of a client.
     P384([u8; 97]),
-    /// Modulus and exponent, big-endian without leading zeros; of a client. `only` is the algorithm that its JWK names.
+    /// Modulus and exponent, big-endian without leading zeros. `only` is the algorithm that its JWK names; always RS256 for a key
+    /// that signs our tokens.
     Rsa {
         n: Arc<[u8]>,
         e: Arc<[u8]>,
@@ -421,18 +422,13 @@ impl Jwk {
                 sec1[33..].copy_from_slice(&coordinate(&self.y)?);
                 Ok(Some(VerifyKey::P256(sec1)))
             }
+            ("RSA", _, Some("RS256")) => self.rsa().map(Some),
             _ => Ok(None),
         }
     }
 
     /// A key of a client; `None` when it is of another kind.
     fn of_client(&self) -> Result<Option<VerifyKey>, JwksError> {
-        let bytes = |text: &Option<String>| {
-            let text = text
-                .as_deref()
-                .ok_or(JwksError::Key("a member is missing"))?;
-            b64::from_url(text).map_err(|_| JwksError::Key("a member is not base64url"))
-        };
         let alg = self.alg.as_deref();
         match (self.kty.as_str(), self.crv.as_deref(), alg) {
             ("OKP", Some("Ed25519"), Some("Ed25519")) => {
@@ -441,25 +437,27 @@ impl Jwk {
                 Ok(Some(VerifyKey::Ed25519(x)))
             }
             ("EC", Some("P-384"), None | Some("ES384")) => {
-                let point = [vec![4], bytes(&self.x)?, bytes(&self.y)?].concat();
+                let point = [vec![4], bytes(self.x.as_ref())?, bytes(self.y.as_ref())?].concat();
                 let point = point.try_into();
                 let point = point.map_err(|_| JwksError::Key("a coordinate is not 48 bytes"))?;
                 Ok(Some(VerifyKey::P384(point)))
             }
-            ("RSA", _, None | Some("RS256" | "PS256")) => {
-                let (n, e) = (bytes(&self.n)?, bytes(&self.e)?);
-                if !(RsaPublic { n: &n, e: &e }).is_usable() {
-                    let why = "an RSA key has 2048 to 4096 bits and a short exponent";
-                    return Err(JwksError::Key(why));
-                }
-                Ok(Some(VerifyKey::Rsa {
-                    n: n.into(),
-                    e: e.into(),
-                    only: alg.and_then(JwsAlg::of_client),
-                }))
-            }
+            ("RSA", _, None | Some("RS256" | "PS256")) => self.rsa().map(Some),
             _ => self.signs_tokens(),
         }
+    }
+
+    fn rsa(&self) -> Result<VerifyKey, JwksError> {
+        let (n, e) = (bytes(self.n.as_ref())?, bytes(self.e.as_ref())?);
+        if !(RsaPublic { n: &n, e: &e }).is_usable() {
+            let why = "an RSA key has 2048 to 4096 bits and a short exponent";
+            return Err(JwksError::Key(why));
+        }
+        Ok(VerifyKey::Rsa {
+            n: n.into(),
+            e: e.into(),
+            only: self.alg.as_deref().and_then(JwsAlg::of_client),
+        })
     }
 
     /// An algorithm key pair of an ML-DSA (RFC 9964); its `alg` is part of the key.
@@ -478,6 +476,11 @@ impl Jwk {
         }
         Ok(Some(VerifyKey::MlDsa(set, public.into())))
     }
+}
+
+fn bytes(member: Option<&String>) -> Result<Vec<u8>, JwksError> {
+    let text = member.ok_or(JwksError::Key("a member is missing"))?;
+    b64::from_url(text).map_err(|_| JwksError::Key("a member is not base64url"))
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use ron_proto::passport::{Jwks, TTL_S_MAX};
 use ron_proto::{Kid, Timestamp};
 
 use crate::metrics::Metrics;
-use crate::token::SigningKey;
+use crate::token::{SigningKey, token_jwk};
 
 /// The keys of one read of the KMS.
 #[derive(Debug, Default)]
@@ -407,7 +407,7 @@ fn superseded_s(
 fn verifying(versions: &[KeyVersionDoc], head: (u32, Timestamp), now_s: u64) -> Verifying {
     let mut read = Verifying::default();
     for (at, version) in versions.iter().enumerate() {
-        let Some(jwk) = version.jwk.clone() else {
+        let Some(jwk) = token_jwk(version) else {
             continue;
         };
         let validity = Validity {
@@ -434,7 +434,7 @@ fn signing(doc: &KeyDoc, number: u32) -> Option<SigningKey> {
     Some(SigningKey {
         key: doc.key.clone(),
         version: version.version,
-        jwk: version.jwk.clone()?,
+        jwk: token_jwk(version)?,
     })
 }
 

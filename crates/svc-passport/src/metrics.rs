@@ -80,7 +80,7 @@ impl Metrics {
         let refusals: Vec<&str> = common.chain(OWN_REFUSALS).collect();
         let pq = [Alg::MlDsa44, Alg::MlDsa65, Alg::MlDsa87];
         let pq = pq.into_iter().filter_map(pq_alg).flatten();
-        let algs: Vec<&str> = ["EdDSA", "ES256"].into_iter().chain(pq).collect();
+        let algs: Vec<&str> = ["EdDSA", "ES256", "RS256"].into_iter().chain(pq).collect();
         let km = KernelMetrics::new(r);
         km.upstream_fail.declare(["ron-kms", "policy", "issuer"]);
         km.io_timeouts.declare(["issue"]);

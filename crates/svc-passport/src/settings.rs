@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ron_proto::Kid;
 use ron_proto::caveat::{CaveatMaxima, IpBlock};
 use ron_proto::passport::TTL_S_MAX;
+use ron_proto::{Alg, Kid};
 use ron_service::config::{Blocks, ByteSize, Uid};
 use ron_service::pinned::KeyRing;
 use ron_service::records::{Engine, EngineDurability};
@@ -68,6 +68,8 @@ ron_service::settings! {
         "kms.key" => key: Kid, restart(Documents);
         /// KMS key that signs tokens with ES256, for audiences that require it.
         "kms.key_es256" => key_es256: Option<Kid>, restart(Documents);
+        /// KMS key that signs tokens with RS256, for audiences whose libraries know nothing else; rsa-2048 or longer.
+        "kms.key_rs256" => key_rs256: Option<Kid>, restart(Documents);
         /// KMS key that signs the policy note; payload policy note. Empty: no note is served.
         "kms.note_key" => note_key: Option<Kid>, restart(Documents);
         /// A second KMS key that signs the policy note too, while auth.note_vkey of the services is
@@ -190,6 +192,7 @@ impl ServiceSettings for Settings {
         }
         check_pq(config, &keys, &mut problems);
         check_note_keys(config, &keys, &mut problems);
+        check_kinds(config, &keys, &mut problems);
         let clients = clients(config, &keys, &mut problems);
         let policy = match (&keys.policy_dir, &keys.policy_url) {
             (_, Some(url)) => Source::Url(url.trim_end_matches('/').to_owned()),
@@ -204,7 +207,9 @@ impl ServiceSettings for Settings {
         if !problems.is_empty() {
             return Err(problems);
         }
-        let signing_keys = std::iter::once(&keys.key).chain(&keys.key_es256);
+        let signing_keys = std::iter::once(&keys.key)
+            .chain(&keys.key_es256)
+            .chain(&keys.key_rs256);
         let note_keys = keys.note_key.iter().chain(&keys.note_key_next);
         Ok(Self {
             issuer: keys.issuer.trim_end_matches('/').to_owned(),
@@ -244,6 +249,18 @@ fn check_note_keys(config: &Config, keys: &Keys, problems: &mut Vec<ConfigProble
     problems.push(config.problem(Keys::note_key_next, why));
 }
 
+/// A key signs in the algorithm that its setting names.
+fn check_kinds(config: &Config, keys: &Keys, problems: &mut Vec<ConfigProblem>) {
+    let p256 = |kid: &Kid| kid.alg == Alg::EcdsaP256;
+    if keys.key_es256.as_ref().is_some_and(|kid| !p256(kid)) {
+        problems.push(config.problem(Keys::key_es256, "must be an ecdsa-p256 key"));
+    }
+    if keys.key_rs256.as_ref().is_some_and(|kid| !kid.alg.is_rsa()) {
+        let why = "must be an rsa-2048, -3072 or -4096 key";
+        problems.push(config.problem(Keys::key_rs256, why));
+    }
+}
+
 /// The ML-DSA key, which `pq.mode` other than off needs.
 fn check_pq(config: &Config, keys: &Keys, problems: &mut Vec<ConfigProblem>) {
     match &keys.pq_key {
@@ -263,6 +280,9 @@ fn limits(keys: &Keys) -> Limits {
     let mut algs = vec!["EdDSA"];
     if keys.key_es256.is_some() {
         algs.push("ES256");
+    }
+    if keys.key_rs256.is_some() {
+        algs.push("RS256");
     }
     Limits {
         ttl_s_default: keys.ttl.as_secs().clamp(1, TTL_S_MAX),

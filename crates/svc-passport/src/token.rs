@@ -1,7 +1,7 @@
 //! Tokens: RFC 9068 claims from a grant, the JWS signing inputs (two for a hybrid), the signed token.
 
 use ron_auth::{Claims, hybrid};
-use ron_proto::kms::Jwk;
+use ron_proto::kms::{Jwk, KeyVersionDoc, Scheme};
 use ron_proto::passport::{
     Confirmation, IssuerPolicy, StatusRef, TOKEN_BYTES_MAX, TokenAncestor, TokenClaims, TokenStatus,
 };
@@ -9,6 +9,9 @@ use ron_proto::{Caveat, Problem, b64, caveat};
 use serde::Serialize;
 
 use crate::policy::Grant;
+
+/// The JWS algorithm of RSA keys.
+const RS256: &str = "RS256";
 
 /// The keys, epoch and time that a batch of tokens is signed with.
 #[derive(Debug, Clone, Copy)]
@@ -40,6 +43,26 @@ pub struct SigningKey {
     pub version: u32,
     /// Its public key; `jwk.kid` goes into the token's header.
     pub jwk: Jwk,
+}
+
+impl SigningKey {
+    /// How the KMS must sign for the `alg` of the key's JWK; `None` for the usual way.
+    pub fn scheme(&self) -> Option<Scheme> {
+        let is_rsa = self.key.alg.is_rsa();
+        is_rsa.then_some(Scheme::RsaPkcs1Sha256)
+    }
+}
+
+/// The public key of a version as its tokens name it. An RSA key signs in several ways, and tokens in one.
+pub fn token_jwk(version: &KeyVersionDoc) -> Option<Jwk> {
+    let jwk = version.jwk.clone()?;
+    if jwk.kty != "RSA" {
+        return Some(jwk);
+    }
+    Some(Jwk {
+        alg: RS256.to_owned(),
+        ..jwk
+    })
 }
 
 /// A token without its signatures.

@@ -7,7 +7,7 @@ use cryptoki::object::{Attribute, AttributeType, ObjectHandle};
 use cryptoki::session::Session as Raw;
 use ron_crypto::rsa::digest_info;
 use ron_crypto::{Curve, Hashed, RsaPadding, der};
-use ron_proto::kms::HashAlg;
+use ron_proto::kms::{HashAlg, Scheme};
 use ron_proto::values::Alg;
 
 use super::pkcs11::{TokenSession, check_protected, fault};
@@ -60,7 +60,7 @@ pub(super) fn signature(
     alg: Alg,
     DeviceInput { bytes, scheme }: &DeviceInput,
 ) -> Result<Vec<u8>, Fault> {
-    let hash = scheme.map_or(HashAlg::Sha256, |scheme| scheme.hash());
+    let hash = scheme.map_or(HashAlg::Sha256, Scheme::hash);
     let signed = match alg {
         Alg::Ed25519 => {
             let pure = EddsaParams::new(EddsaSignatureScheme::Pure);
@@ -149,9 +149,10 @@ fn generate(
 
 /// The public half of a pair that was made.
 fn read_public(raw: &Raw, alg: Alg, public: ObjectHandle) -> Result<PublicKey, Fault> {
-    let asked: &[AttributeType] = match alg.is_rsa() {
-        true => &[AttributeType::Modulus, AttributeType::PublicExponent],
-        false => &[AttributeType::EcPoint],
+    let asked: &[AttributeType] = if alg.is_rsa() {
+        &[AttributeType::Modulus, AttributeType::PublicExponent]
+    } else {
+        &[AttributeType::EcPoint]
     };
     let key = match &raw.get_attributes(public, asked).map_err(fault)?[..] {
         [Attribute::EcPoint(point)] => on_curve(alg, point),

@@ -11,9 +11,10 @@ use crate::caveat::Caveat;
 use crate::scope;
 
 /// The algorithms that a policy may name.
-pub const TOKEN_ALGS: [&str; 8] = [
+pub const TOKEN_ALGS: [&str; 9] = [
     "EdDSA",
     "ES256",
+    "RS256",
     "ML-DSA-44",
     "ML-DSA-65",
     "ML-DSA-87",

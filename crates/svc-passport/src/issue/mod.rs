@@ -393,6 +393,7 @@ impl Issuer {
             key: (keys.len() > 1).then(|| key.key.clone()),
             version: (keys.len() > 1).then_some(key.version),
             message: Some(Bytes::from(input.as_bytes())),
+            scheme: key.scheme(),
             ..SignItem::default()
         };
         let inputs = |unsigned: &Unsigned| -> Vec<SignItem> {

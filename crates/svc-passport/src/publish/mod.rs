@@ -307,6 +307,7 @@ impl Publisher {
         let input = signing_input(&key, &claims)?;
         let request = SignRequest {
             version: Some(key.version),
+            scheme: key.scheme(),
             ..SignRequest::message(key.key.clone(), input.as_bytes())
         };
         let signature = match self.sign(&request, until) {

@@ -169,9 +169,10 @@ pub fn openssl_agrees(dir: &Path, doc: &KeyDoc, text: &[u8], answer: &SignAnswer
             .arg("-sigfile")
             .arg(path("sig"));
     } else {
-        let sig = match doc.key.alg.is_rsa() {
-            true => raw.to_vec(),
-            false => to_der(raw),
+        let sig = if doc.key.alg.is_rsa() {
+            raw.to_vec()
+        } else {
+            to_der(raw)
         };
         std::fs::write(path("sig"), sig).expect("writes");
         let hash = match doc.key.alg {
