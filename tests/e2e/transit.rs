@@ -29,14 +29,14 @@ fn hvac_works_without_change() {
         let leaves = leaves(&fleet, &fleet.operator_token());
         let created = leaves.iter().filter(|l| is(l, "create", OK)).count();
         let verified = leaves.iter().any(|l| is(&l, "hmac_verify", "no_match"));
-        if (verified && created >= 6) || Instant::now() > end {
+        if (verified && created >= 8) || Instant::now() > end {
             break leaves;
         }
         std::thread::sleep(Duration::from_millis(100));
     };
     let count = |op: &str, result: &str| leaves.iter().filter(|l| is(l, op, result)).count();
-    assert_eq!(count("create", OK), 6);
-    assert_eq!(count("rotate", OK), 5);
+    assert_eq!(count("create", OK), 8);
+    assert_eq!(count("rotate", OK), 7);
     assert_eq!(count("wrap", OK), 1 + 50 + 1);
     assert_eq!(count("unwrap", OK), 50 + 2 + 2);
     assert_eq!(count("unwrap", "ciphertext_refused"), 2);
@@ -44,7 +44,7 @@ fn hvac_works_without_change() {
     assert_eq!(count("update", OK), 1);
     assert_eq!(count("rewrap", OK), 1);
     assert_eq!(count("datakey", OK), 2);
-    assert_eq!(count("sign", OK), 3 * 22 + 1);
+    assert_eq!(count("sign", OK), 5 * 22 + 1 + 3 + 1);
     assert_eq!(count("hmac", OK), 1);
     assert_eq!(count("hmac_verify", OK), 2);
     assert_eq!(count("hmac_verify", "no_match"), 1);
