@@ -104,7 +104,7 @@ const MACHINE: [Machine; 5] = [
         ],
         places: &[
             "bin/",
-            "crates/ron-crypto/src/sign.rs",
+            "crates/ron-crypto/src/ecdsa.rs",
             "crates/ron-http/src/client.rs",
             "crates/ron-kernel/src/lib.rs",
             "crates/ron-kernel/src/random.rs",

@@ -14,7 +14,7 @@ use crate::hash::{Hashed, Sha2};
 use crate::secret::SecretBytes;
 use crate::sign::{KeyError, Signer};
 
-/// An elliptic curve.
+/// A curve that keys are offered on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Curve {
     P256,
@@ -89,7 +89,7 @@ impl Curve {
     }
 }
 
-/// A private key.
+/// A private key on one curve; PKCS#8 when it is stored.
 pub struct EcKey {
     curve: Curve,
     pair: EcdsaKeyPair,

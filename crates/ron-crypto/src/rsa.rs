@@ -106,7 +106,7 @@ impl RsaSize {
     }
 }
 
-/// A private key.
+/// A private key of one size with the exponent 65537; PKCS#8 when it is stored.
 pub struct RsaKey {
     pair: RsaKeyPair,
     size: RsaSize,

@@ -22,7 +22,7 @@ const HANG: Duration = Duration::from_secs(3);
 #[derive(Debug, Default)]
 pub struct Hangs {
     stopped: AtomicBool,
-    /// Begin and end.
+    /// When each began and ended.
     spans: Mutex<Vec<(Instant, Instant)>>,
 }
 

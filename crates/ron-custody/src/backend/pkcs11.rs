@@ -22,7 +22,6 @@ use ron_kernel::Deadline;
 use ron_proto::values::Alg;
 use ron_service::config::secret_from_env_or_file;
 
-use super::pkcs11_sign::signature;
 use super::session_pool::{Fault, Session, check_signature};
 use super::settings::Pkcs11Settings;
 use super::{Handle, NewKey};
@@ -254,9 +253,7 @@ impl Session for TokenSession {
     }
 
     fn sign(&mut self, alg: Alg, handle: &Handle, input: &DeviceInput) -> Result<Vec<u8>, Fault> {
-        self.with_key(ObjectClass::PRIVATE_KEY, handle, |raw, key| {
-            signature(raw, key, alg, input)
-        })
+        self.sign_with(alg, handle, input)
     }
 
     fn wrap(

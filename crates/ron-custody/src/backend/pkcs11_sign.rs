@@ -3,13 +3,14 @@
 use cryptoki::mechanism::eddsa::{EddsaParams, EddsaSignatureScheme};
 use cryptoki::mechanism::rsa::{PkcsMgfType, PkcsPssParams};
 use cryptoki::mechanism::{Mechanism, MechanismType};
-use cryptoki::object::{Attribute, AttributeType, ObjectHandle};
+use cryptoki::object::{Attribute, AttributeType, ObjectClass, ObjectHandle};
 use cryptoki::session::Session as Raw;
 use ron_crypto::rsa::digest_info;
 use ron_crypto::{Curve, Hashed, RsaPadding, der};
 use ron_proto::kms::{HashAlg, Scheme};
 use ron_proto::values::Alg;
 
+use super::Handle;
 use super::pkcs11::{TokenSession, check_protected, fault};
 use super::session_pool::Fault;
 use crate::keys::{DeviceInput, PublicKey, curve_of, padding_of, sha2_of, size_of};
@@ -51,10 +52,21 @@ impl TokenSession {
             read_public(raw, alg, public)
         })
     }
+
+    /// Signs with a private key of the token.
+    pub(super) fn sign_with(
+        &mut self,
+        alg: Alg,
+        handle: &Handle,
+        input: &DeviceInput,
+    ) -> Result<Vec<u8>, Fault> {
+        self.with_key(ObjectClass::PRIVATE_KEY, handle, |raw, key| {
+            signature(raw, key, alg, input)
+        })
+    }
 }
 
-/// Signs with a private key of the token.
-pub(super) fn signature(
+fn signature(
     raw: &Raw,
     key: ObjectHandle,
     alg: Alg,
