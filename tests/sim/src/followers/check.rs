@@ -297,8 +297,11 @@ fn in_order(name: &str, due: &[&Event], arrivals: &[&Arrival]) {
         let seq = arrival.message.data.seq;
         let at = index(arrival);
         // The operator may set a cursor behind the entries with which the world begins.
-        if at.is_some_and(|at| at > next && at <= early) {
-            next = at.unwrap_or(0);
+        if let Some(at) = at
+            && at > next
+            && at <= early
+        {
+            next = at;
         }
         let text = || format!("{name} gets {seq}, expected is number {next} of the log's");
         ensure(at.is_some(), &format!("{}: it is not due", text()));
