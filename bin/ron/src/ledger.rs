@@ -18,7 +18,7 @@ use ron_tlog::note::VerifierKey;
 use serde_json::json;
 
 use self::import::ImportArgs;
-use self::migrate::MigrateArgs;
+use self::migrate::LedgerMigrateArgs;
 use crate::check::{self, LogCommand, LogPlace};
 use crate::layout::Layout;
 use crate::verifiers;
@@ -89,7 +89,7 @@ enum Command {
     /// interrupted command is run again with --resume. Needs a build with the feature `postgres`.
     Migrate {
         #[command(flatten)]
-        migrate: MigrateArgs,
+        migrate: LedgerMigrateArgs,
         #[command(flatten)]
         place: LogPlace,
     },

@@ -23,6 +23,7 @@ mod layout;
 mod ledger;
 mod login;
 mod markup;
+mod migrate;
 mod net;
 mod policy;
 mod receipt;

@@ -23,6 +23,7 @@ mod kept_sum;
 pub mod lag;
 pub mod log_engine;
 pub mod log_host;
+pub mod log_move;
 pub mod log_node;
 pub mod logging;
 mod main_with;

@@ -5,11 +5,12 @@ use std::fs;
 
 use ron_files::Dir;
 use ron_kernel::{OsRandom, Random as _};
-use ron_ledger::migrate::{Migrated, Move, MoveError, Step};
-use ron_ledger::receipt;
+use ron_ledger::{migrate, receipt};
 use ron_service::Running;
+use ron_service::log_move::{Move, MoveError, Step};
 use ron_service::records::{Engine, EngineDurability};
 use ron_tlog::VerifierKey;
+use ron_tlog::append::Migrated;
 use serde_json::Value;
 
 use crate::cluster::Cluster;
@@ -42,8 +43,9 @@ impl Ledger {
     fn moving(&self) -> Move<'_> {
         Move {
             data: &self.data,
+            log: migrate::LOG,
             place: "host-a:/data",
-            vkey: &self.vkey,
+            keys: std::slice::from_ref(&self.vkey),
             engine: &self.engine,
             run: OsRandom.u64(),
         }
