@@ -145,7 +145,7 @@ const REFUSED: [(&str, &str, Raise, [&str; 4]); 14] = [
         "ron-kms",
         "ron-kms/data/keys.db",
         |f| sqlite(f, "PRAGMA user_version = 99"),
-        ["keys.db", "99", "up to 3", "newer program"],
+        ["keys.db", "99", "up to 4", "newer program"],
     ),
     (
         "ron-kms",

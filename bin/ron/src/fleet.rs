@@ -379,6 +379,14 @@ fn link(stop: &Shutdown, of_service: &ShutdownTrigger) -> Arc<ShutdownTrigger> {
     link
 }
 
+/// The configuration of a service in a file of its own.
+pub fn load_file(name: &str, file: &Path) -> Result<Config, String> {
+    let text = std::fs::read_to_string(file)
+        .map_err(|e| format!("{} cannot be read: {e}", file.display()))?;
+    let env = |key: &str| std::env::var(key).ok();
+    Config::load(table(name)?, Some((file, &text)), &env, &[]).map_err(lines)
+}
+
 /// The configuration of a service: its file, the environment, then `flags`. If `flags` are given,
 /// the console's nodes are those of this data directory.
 pub fn load(layout: &Layout, name: &str, flags: &[(String, String)]) -> Result<Config, String> {

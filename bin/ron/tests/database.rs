@@ -19,6 +19,9 @@ const PAGE: &str = include_str!("../../../docs/two-hosts.md");
 const IN_PAGE: &str =
     "postgresql://ron_ledger@10.0.0.11,10.0.0.12/ron?target_session_attrs=read-write";
 
+/// Users of the database in the page's commands: the ledger's, and the key service's.
+const DATABASE_USERS: [&str; 2] = ["ron_ledger", "ron_kms"];
+
 fn ron(dir: &Path, args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_ron"))
         .args(args)
@@ -40,20 +43,20 @@ fn refused(out: &Output) -> String {
     String::from_utf8_lossy(&out.stderr).into_owned()
 }
 
-/// The arguments of the page's command that contains `words`, with this database.
-fn of_page(words: &str, url: &str) -> Vec<String> {
-    let commands = PAGE
-        .lines()
-        .filter(|line| line.starts_with("ron ledger migrate"));
+/// The arguments of the page's command for a service that contains `words`, with this database.
+fn of_page(service: &str, words: &str, url: &str) -> Vec<String> {
+    let begin = format!("ron {service} migrate");
+    let commands = PAGE.lines().filter(|line| line.starts_with(&begin));
     let found = commands
         .filter(|line| line.contains(words))
         .min_by_key(|line| line.len());
     let line = found.unwrap_or_else(|| panic!("no command with {words}"));
-    assert!(line.contains(IN_PAGE) || line.contains("-lost"), "{line}");
+    let in_page = IN_PAGE.replace("ron_ledger", DATABASE_USERS[usize::from(service == "kms")]);
+    assert!(line.contains(&in_page) || line.contains("-lost"), "{line}");
     let words = line.split_whitespace().skip(1);
     words
         .map(|word| match word.trim_matches('\'') {
-            IN_PAGE => url.to_owned(),
+            word if word == in_page => url.to_owned(),
             word => word.to_owned(),
         })
         .collect()
@@ -64,7 +67,7 @@ fn interrupted(cluster: &Cluster, dir: &Path) -> String {
     let url = cluster.primary.url();
     let running = DataDir::at(Dir::os(dir.join("ron-ledger/data"))).expect("it is free");
     let mut command = Command::new(env!("CARGO_BIN_EXE_ron"))
-        .args(of_page("--to 'postgresql", &url))
+        .args(of_page("ledger", "--to 'postgresql", &url))
         .arg("--data-dir")
         .arg(dir)
         .stderr(Stdio::piped())
@@ -80,7 +83,7 @@ fn interrupted(cluster: &Cluster, dir: &Path) -> String {
     command.wait().expect("it has ended");
     drop(running);
     let run = |words: &str| {
-        let args = of_page(words, &url);
+        let args = of_page("ledger", words, &url);
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
         ron(dir, &args)
     };
@@ -103,7 +106,7 @@ fn the_commands_of_the_page_move_a_ledger_there_and_back() {
         ron(dir, &["ledger", "import", books.to_str().expect("UTF-8")])
     };
     let run = |words: &str| {
-        let args = of_page(words, &url);
+        let args = of_page("ledger", words, &url);
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
         ron(dir, &args)
     };
@@ -158,6 +161,47 @@ fn the_commands_of_the_page_move_a_ledger_there_and_back() {
 }
 
 #[test]
+fn the_commands_of_the_page_move_a_key_service_there_and_back() {
+    let cluster = Cluster::pair();
+    let url = cluster.primary.url();
+    let dir = tempfile::tempdir().expect("a directory");
+    let dir = dir.path();
+    ok(&ron(dir, &["init"]));
+    let run = |words: &str| {
+        let args = of_page("kms", words, &url);
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        ron(dir, &args)
+    };
+    let said = ok(&run("--rehearse"));
+    assert!(said.starts_with("rehearsed: "), "{said}");
+    let verified = ok(&ron(dir, &["audit", "verify"]));
+    let moved = ok(&run("--to 'postgresql"));
+    for line in [
+        &format!("url = \"{url}\""),
+        "schema = \"ron_kms\"",
+        "[records]",
+        "schema = \"ron_kms_keys\"",
+        "[audit]\norigin = \"",
+        "[seal]\nkey_file = \"",
+    ] {
+        assert!(moved.contains(line), "{line}: {moved}");
+    }
+    let data = dir.join("ron-kms/data");
+    assert!(!data.join("keys.db").exists());
+    assert_eq!(ok(&ron(dir, &["audit", "verify"])), verified);
+    let said = refused(&run("--to 'postgresql"));
+    assert!(said.contains("nothing to move"), "{said}");
+    let said = refused(&run("--resume"));
+    assert!(said.contains("no migration of it is to be ended"), "{said}");
+    let back = ok(&run("--to files --from"));
+    assert!(back.contains("keep audit.origin"), "{back}");
+    assert!(data.join("keys.db").exists());
+    assert_eq!(ok(&ron(dir, &["audit", "verify"])), verified);
+    let said = refused(&run("--to files --from"));
+    assert!(said.contains("--resume"), "{said}");
+}
+
+#[test]
 fn arguments_that_do_not_fit_are_refused() {
     let dir = tempfile::tempdir().expect("a directory");
     ok(&ron(dir.path(), &["init"]));
@@ -181,8 +225,10 @@ fn arguments_that_do_not_fit_are_refused() {
         ),
         (&["--to", "postgresql://a@127.0.0.1:1/b"], "unavailable"),
     ] {
-        let said = refused(&ron(dir.path(), &[&["ledger", "migrate"], args].concat()));
-        assert!(said.contains(why), "{args:?}: {said}");
+        for service in ["ledger", "kms"] {
+            let said = refused(&ron(dir.path(), &[&[service, "migrate"], args].concat()));
+            assert!(said.contains(why), "{service} {args:?}: {said}");
+        }
     }
 }
 

@@ -143,7 +143,10 @@ fn shared(chassis: &Chassis, settings: &Settings) -> Result<Option<SharedParts>,
         upkeep,
         ..
     } = log_engine::keyless_sessions(chassis, &spec)?;
-    let records = records.open(MIGRATIONS, &chassis.engine_access, &*chassis.random);
+    let (access, random) = (&chassis.engine_access, &*chassis.random);
+    let records = chassis
+        .engines
+        .records(&records, MIGRATIONS, access, random);
     Ok(Some(SharedParts {
         records: Some(records.map_err(StartError::failed)?),
         sessions: Some([batches, checkpoints]),

@@ -27,6 +27,7 @@ mod embedded;
 mod engine;
 mod errors;
 mod metrics;
+pub mod migrate;
 mod replay;
 mod settings;
 mod topology;

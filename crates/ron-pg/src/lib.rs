@@ -21,6 +21,7 @@
 
 mod connection;
 mod hosts;
+mod ids;
 mod inspect;
 mod log_beat;
 mod log_store;

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use ron_crypto::hash::sha256;
 use ron_kernel::Deadline;
-use ron_tlog::store::{EngineState, LogUpkeep, Refusal, StoreError};
+use ron_tlog::store::{CarriedId, EngineState, LogUpkeep, Refusal, StoreError};
 use ron_tlog::tree::empty_root;
 
 use crate::connection::{Param, Rows, Waiter};
+use crate::ids;
 use crate::inspect::state;
 use crate::session::{Commits, PgLogOptions, Session, of_read, of_write};
 
@@ -49,6 +50,23 @@ impl LogUpkeep for Upkeep {
         // Refused when anything else is in it; then the tables stay too.
         let schema = format!("DROP SCHEMA IF EXISTS {s}");
         transaction(&mut session, &[tables, schema], deadline)
+    }
+
+    fn carry_ids(&mut self, ids: &[CarriedId], deadline: Deadline) -> Result<(), StoreError> {
+        let mut session = self.open(deadline)?;
+        ids::carry(&mut session, &self.options.schema, ids, deadline)
+    }
+
+    fn ids_after(
+        &mut self,
+        scope: &str,
+        after: &str,
+        limit: usize,
+        deadline: Deadline,
+    ) -> Result<Vec<CarriedId>, StoreError> {
+        let mut session = self.open(deadline)?;
+        let schema = &self.options.schema;
+        ids::after(&mut session, schema, (scope, after), limit, deadline)
     }
 }
 

@@ -16,7 +16,7 @@ use ron_tlog::append::{Back, Fill, MigrateError, Migrated, finish_tombstone, is_
 use ron_tlog::store::{Head, LogSessions, LogStore, LogUpkeep, StoreError, Transit};
 use ron_tlog::{LogOptions, OpenError, VerifierKey};
 
-use crate::records::{Engine, EngineAccess, LogClaim};
+use crate::records::{Engine, EngineAccess, Engines, LogClaim};
 use crate::{DataDir, StartError};
 
 /// Maximum time of a call that makes or removes tables.
@@ -81,6 +81,8 @@ pub struct Move<'a> {
     /// The keys that verify the log's checkpoints, oldest first; all have the log's name, and there is at least one.
     pub keys: &'a [VerifierKey],
     pub engine: &'a Engine,
+    /// How it is reached.
+    pub engines: &'a dyn Engines,
     /// Drawn for each start of a move: a claim whose outcome was lost is recognised by it.
     pub run: u64,
 }
@@ -211,7 +213,7 @@ impl Move<'_> {
 
     /// Refuses an engine that this program cannot use.
     pub fn check(&self) -> Result<(), MoveError> {
-        match self.engine.fault() {
+        match self.engines.fault(self.engine) {
             Some(why) => Err(MoveError::Refused(format!("the database {why}"))),
             None => Ok(()),
         }
@@ -265,7 +267,8 @@ impl Move<'_> {
             holder,
             guard: None,
         };
-        let sessions = engine.log_sessions(&claim, &EngineAccess::unstopped(Arc::new(OsNet)));
+        let access = EngineAccess::unstopped(Arc::new(OsNet));
+        let sessions = self.engines.log_sessions(engine, &claim, &access);
         sessions.map_err(|e| MoveError::Refused(e.to_string()))
     }
 

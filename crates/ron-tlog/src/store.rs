@@ -14,9 +14,14 @@
 //! **Invariant:** an unknown append is resolved by its place (size and root), never guessed and never repeated blindly.
 //! **Invariant:** the store does not read frames. Their bytes, and the tree over their leaves, belong to the caller.
 
+mod transit;
+
+use std::time::Duration;
+
 use ron_kernel::Deadline;
 
 use crate::tree::Hash;
+pub use transit::Transit;
 
 /// Where a batch stands in its log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,54 +63,10 @@ pub struct Head {
     pub holder: String,
 }
 
-/// What a migration does with a log. It is the name of the log's holder, so that the epoch fences: no node claims such a log.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Transit {
-    /// Batches come in from the files at this place, which still are the log.
-    Filling(String),
-    /// The log is in the files at this place, or is about to be.
-    Moved(String),
-}
-
-const FILLING: &str = "filling:";
-const MOVED: &str = "moved:";
-
-impl Transit {
-    /// The name of the holder; `run` tells a start of the migration from others.
-    pub fn holder(&self, run: u64) -> String {
-        let (kind, place) = match self {
-            Self::Filling(place) => (FILLING, place),
-            Self::Moved(place) => (MOVED, place),
-        };
-        format!("{kind}{place}#{run:016x}")
-    }
-}
-
-impl std::fmt::Display for Transit {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Filling(place) => write!(
-                f,
-                "it is being filled from the files at {place}, which still are the log; end that with `migrate --resume` there"
-            ),
-            Self::Moved(place) => write!(
-                f,
-                "it was moved to the files at {place}; use it there, or move it here again with `migrate`"
-            ),
-        }
-    }
-}
-
 impl Head {
     /// What a migration does with the log; `None` when nodes may claim it.
     pub fn transit(&self) -> Option<Transit> {
-        let place = |kind| {
-            let named = self.holder.strip_prefix(kind)?;
-            let (place, _) = named.rsplit_once('#').unwrap_or((named, ""));
-            Some(place.to_owned())
-        };
-        let filling = place(FILLING).map(Transit::Filling);
-        filling.or_else(|| place(MOVED).map(Transit::Moved))
+        Transit::of_holder(&self.holder)
     }
 }
 
@@ -482,9 +443,30 @@ pub trait LogUpkeep: Send {
     /// Makes room ahead of need, removes what has expired, and looks at the engine.
     fn tend(&mut self, deadline: Deadline) -> Result<EngineState, StoreError>;
 
+    /// Keeps ids without a batch, in place of what is kept under them: a migration has their entries. Durable when this returns; after
+    /// an unknown outcome it is done again.
+    fn carry_ids(&mut self, ids: &[CarriedId], deadline: Deadline) -> Result<(), StoreError>;
+
+    /// Ids of a scope that have not expired, in the order of their keys: those behind `after`, as many as `limit`. Final.
+    fn ids_after(
+        &mut self,
+        scope: &str,
+        after: &str,
+        limit: usize,
+        deadline: Deadline,
+    ) -> Result<Vec<CarriedId>, StoreError>;
+
     /// Removes everything that `install` made, with all that is in it; nothing when it is not there. Only for a rehearsal, which has
     /// a place of its own.
     fn remove(&mut self, deadline: Deadline) -> Result<(), StoreError>;
+}
+
+/// An id that a migration takes along.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CarriedId {
+    pub once: Once,
+    /// How long it counts from now on.
+    pub left: Duration,
 }
 
 /// What an operator has to know of an engine.

@@ -14,6 +14,8 @@ mod hosts;
 mod issuers;
 #[cfg(all(test, feature = "postgres"))]
 mod keys;
+#[cfg(all(test, feature = "postgres"))]
+mod kms_moves;
 pub mod ledger;
 #[cfg(all(test, feature = "postgres"))]
 mod ledgers;

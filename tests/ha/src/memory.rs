@@ -1,6 +1,8 @@
 //! An engine in memory: a primary with a journal, and a standby that has the first part of it. It
 //! fails in every way that the contract names, and can have one defect.
 
+mod sessions;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;

@@ -187,6 +187,8 @@ where
     assert_eq!(two.root(), one.root());
 }
 
+#[cfg(all(test, feature = "postgres"))]
+mod keys;
 #[cfg(test)]
 mod lost;
 

@@ -8,7 +8,7 @@ use ron_kernel::{OsRandom, Random as _};
 use ron_ledger::{migrate, receipt};
 use ron_service::Running;
 use ron_service::log_move::{Move, MoveError, Step};
-use ron_service::records::{Engine, EngineDurability};
+use ron_service::records::{Engine, EngineDurability, Postgres};
 use ron_tlog::VerifierKey;
 use ron_tlog::append::Migrated;
 use serde_json::Value;
@@ -47,6 +47,7 @@ impl Ledger {
             place: "host-a:/data",
             keys: std::slice::from_ref(&self.vkey),
             engine: &self.engine,
+            engines: &Postgres,
             run: OsRandom.u64(),
         }
     }

@@ -22,13 +22,7 @@ const CLOCK_SLACK_S: i64 = 5;
 
 /// Checks one service whose configuration is in a file of its own.
 pub fn check_file(report: &mut Report, name: &str, file: &Path) {
-    let loaded = std::fs::read_to_string(file)
-        .map_err(|e| format!("{} cannot be read: {e}", file.display()))
-        .and_then(|text| {
-            let env = |key: &str| std::env::var(key).ok();
-            Config::load(fleet::table(name)?, Some((file, &text)), &env, &[]).map_err(fleet::lines)
-        });
-    let Some(config) = configured(report, name, loaded) else {
+    let Some(config) = configured(report, name, fleet::load_file(name, file)) else {
         return;
     };
     ports(report, name, &config);

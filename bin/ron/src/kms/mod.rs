@@ -2,6 +2,7 @@
 //! any KMS.
 
 mod birth;
+mod migrate;
 mod show;
 mod sign;
 mod transfer;
@@ -80,6 +81,13 @@ enum Command {
     Recipient(transfer::RecipientArgs),
     /// Open an exported key with the recipient's private key.
     Open(transfer::OpenArgs),
+    /// Move the KMS from files to PostgreSQL, or back: the audit log, the sealed keys and the answers
+    /// that are remembered by operation id. No leaf is written: receipts and checkpoints stay valid, and
+    /// keys stay as they are. On the way there the KMS runs until the command asks for its end; on the
+    /// way back this node must not be running, and the others sign no more. One side signs at a time, so
+    /// an interrupted command is run again with --resume. Keys in a device are refused. Needs a build with
+    /// the feature `postgres`.
+    Migrate(migrate::KmsMigrateArgs),
     #[command(flatten)]
     Birth(birth::BirthCommand),
 }
@@ -215,6 +223,7 @@ pub fn run(args: KmsArgs) -> Result<(), String> {
     let command = match args.command {
         Command::Recipient(new) => return transfer::recipient(&new),
         Command::Open(open) => return transfer::open(&open),
+        Command::Migrate(migrate) => return migrate::run(&migrate, args.data_dir.as_deref()),
         Command::Birth(birth) => {
             return birth::run(birth.at(args.data_dir, args.url, args.token_file));
         }
@@ -260,7 +269,9 @@ pub fn run(args: KmsArgs) -> Result<(), String> {
         Command::Verify(ask) => sign::verify(&kms, ask, json),
         Command::Import(ask) => transfer::import(&kms, &ask, json),
         Command::Export(ask) => transfer::export(&kms, &ask, json),
-        Command::Recipient(_) | Command::Open(_) | Command::Birth(_) => Ok(()), // done above
+        Command::Recipient(_) | Command::Open(_) | Command::Birth(_) | Command::Migrate(_) => {
+            Ok(()) // done above
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use ron_files::Dir;
 use ron_kernel::{OsRandom, Random as _};
 use ron_ledger::migrate::{LOG, without_engine};
 use ron_service::log_move::{Move, MoveError, Show};
-use ron_service::records::Engine;
+use ron_service::records::{Engine, Postgres};
 use ron_tlog::append::Migrated;
 use ron_tlog::note::VerifierKey;
 
@@ -44,6 +44,7 @@ impl Moves for Ledger {
             place: order.place,
             keys: std::slice::from_ref(&self.vkey),
             engine: order.engine,
+            engines: &Postgres,
             run: OsRandom.u64(),
         };
         match order.way {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use ron_proto::values::Timestamp;
 use ron_service::records::{Row, Statements};
+use ron_tlog::store::Transit;
 
 use super::db::{bytes, optional, unsigned};
 use super::log_key::{self, LogIdentity};
@@ -24,6 +25,16 @@ pub(super) struct StoreRow {
     pub(super) log_key_created: Timestamp,
     pub(super) mac: Vec<u8>,
     pub(super) tpm_counter: Option<u64>,
+    pub(super) transit: Option<Transit>,
+}
+
+fn transit(row: &Row, column: usize) -> Result<Option<Transit>, StoreError> {
+    if row.is_null(column) {
+        return Ok(None);
+    }
+    let transit = Transit::of_holder(row.text(column)?);
+    let transit = transit.ok_or_else(|| StoreError::Tampered("its transit".into()))?;
+    Ok(Some(transit))
 }
 
 impl StoreRow {
@@ -38,6 +49,7 @@ impl StoreRow {
             log_key_created: Timestamp(unsigned(row, 6)?),
             mac: row.blob(7)?.to_vec(),
             tpm_counter: optional(row, 8)?,
+            transit: transit(row, 9)?,
         })
     }
 
@@ -45,7 +57,7 @@ impl StoreRow {
     pub(super) fn find(tx: &mut dyn Statements) -> Result<Option<Self>, StoreError> {
         let sql =
             "SELECT store_id, salt, version, seal_check, log_origin, log_key, log_key_created, mac,
-                     tpm_counter FROM store";
+                     tpm_counter, transit FROM store";
         let rows = tx.query(sql, &[])?;
         rows.first().map(Self::of).transpose()
     }

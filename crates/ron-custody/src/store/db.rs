@@ -22,7 +22,7 @@ impl Db {
         Self::File(Box::new(FileRecords::new(store)))
     }
 
-    fn records(&mut self) -> &mut dyn RecordStore {
+    pub fn records(&mut self) -> &mut dyn RecordStore {
         match self {
             Self::File(records) => &mut **records,
             Self::Engine(records) => &mut **records,

@@ -255,6 +255,16 @@ impl KeyStore {
         self.logs.iter().position(|log| log.origin == origin)
     }
 
+    /// Makes the log `origin`, which the store has, this node's.
+    pub(super) fn take_log(&mut self, origin: String) -> Result<(), StoreError> {
+        let place = self.place_of(&origin);
+        self.own = place.ok_or_else(|| StoreError::Origin {
+            configured: origin,
+            stored: self.logs[0].origin.clone(),
+        })?;
+        Ok(())
+    }
+
     /// Makes the log `origin` this node's, with a key of its own if it is a new one.
     pub(super) fn join(&mut self, origin: &str, now: Timestamp) -> Result<(), StoreError> {
         for _ in 0..TRIES {

@@ -23,6 +23,7 @@ mod change;
 mod content;
 mod db;
 mod erase;
+mod error;
 mod log_key;
 mod ops;
 mod part;
@@ -31,6 +32,7 @@ mod record;
 mod schema;
 mod seal;
 mod source;
+mod transit;
 mod uses;
 mod write;
 
@@ -44,7 +46,7 @@ use ron_files::Dir;
 use ron_kernel::{DiskWatch, SharedRandom};
 use ron_proto::values::{Alg, Kid, Timestamp};
 use ron_service::Store;
-use ron_service::records::{RecordError, RecordStore, Value};
+use ron_service::records::{RecordStore, Value};
 
 use crate::Refusal;
 use crate::backend::Backends;
@@ -58,9 +60,11 @@ use part::{NAMED_MAX, Part};
 use policy::StoredPolicy;
 use record::Record;
 use seal::{Sealer, Trust};
+use transit::Opening;
 
 pub use answers::AnswerSealer;
 pub use change::{Change, MadeKey, Order, PlanError};
+pub use error::StoreError;
 pub use log_key::{
     LOG_KEY_NAME, LogIdentity, LogKey, LogSigner, NewLogKey, PendingLogKey, SecondSigner,
 };
@@ -70,6 +74,7 @@ pub use record::{Meta, NewVersion};
 pub use schema::MIGRATIONS;
 pub use seal::SealError;
 pub use source::SealSource;
+pub use transit::{Peeked, Rows, fill, forget, immovable_in, peek, records_in, remove_from};
 pub use write::Pending;
 
 /// Name of the database inside the data directory.
@@ -87,59 +92,6 @@ pub struct StoreSettings {
     /// Name of this node's audit log; `None` keeps the stored one, or makes one with a new store. In an engine each node has
     /// another name, and a new name is a new node.
     pub origin: Option<String>,
-}
-
-/// Why the store cannot be opened or written.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum StoreError {
-    /// The seal key cannot be read or made.
-    #[error("{0}")]
-    SealKey(String),
-    /// The seal key is readable, but not the one of this store.
-    #[error(
-        "the seal key is not the one this store was made with; configure the right seal.key_file or seal.passphrase_file"
-    )]
-    WrongSealKey,
-    /// A sealed record does not open.
-    #[error(transparent)]
-    Sealed(#[from] SealError),
-    /// Metadata does not match its MAC.
-    #[error("the key store was changed from outside: {0}. Restore it from a backup")]
-    Tampered(String),
-    /// The configured origin differs from the stored one.
-    #[error(
-        "audit.origin is `{configured}`, but this store's audit log is `{stored}`; an origin cannot change"
-    )]
-    Origin { configured: String, stored: String },
-    /// The audit log of this node has no name.
-    #[error(
-        "audit.origin is empty: each node with keys in a database needs a name for its audit log"
-    )]
-    NoOrigin,
-    /// Another node has changed the store since it was read: read it again, then decide again.
-    #[error("key store: another node has changed it")]
-    Moved,
-    /// The change may be in the store or come into it later.
-    #[error("key store: {0}")]
-    Unknown(String),
-    #[error("key store: {0}")]
-    Db(String),
-}
-
-impl From<RecordError> for StoreError {
-    fn from(error: RecordError) -> Self {
-        match error {
-            RecordError::Unknown(_) => Self::Unknown(error.to_string()),
-            error => Self::Db(error.to_string()),
-        }
-    }
-}
-
-impl From<ron_service::StoreError> for StoreError {
-    fn from(error: ron_service::StoreError) -> Self {
-        Self::Db(error.to_string())
-    }
 }
 
 /// The open store; owned by one thread.
@@ -168,6 +120,8 @@ pub struct KeyStore {
     policy: Option<StoredPolicy>,
     /// The last policy before it whose leaf is durable: in force until the newest one is.
     policy_before: Option<StoredPolicy>,
+    /// Opened by a migration, which reads keys that no node may use.
+    is_moving: bool,
 }
 
 impl KeyStore {
@@ -219,7 +173,7 @@ impl KeyStore {
     ) -> Result<Self, StoreError> {
         match db.read(StoreRow::find)? {
             None => Self::make(db, settings, backends, random, now),
-            Some(row) => Self::load(db, row, settings, backends, random, now),
+            Some(row) => Self::load(db, row, settings, (backends, random), Opening::Node(now)),
         }
     }
 
@@ -260,6 +214,7 @@ impl KeyStore {
             tpm_counter: None,
             policy: None,
             policy_before: None,
+            is_moving: false,
         };
         let (mac, check) = (store.store_mac(0), seal_check(&store.sealer, &salt));
         let origin = store.log().origin.clone();
@@ -285,7 +240,8 @@ impl KeyStore {
             // Another node was first, and what it has made is the store.
             let row = store.db.read(StoreRow::find)?;
             let row = row.ok_or_else(|| StoreError::Tampered("its first row is gone".into()))?;
-            return Self::load(store.db, row, settings, store.backends, store.random, now);
+            let parts = (store.backends, store.random);
+            return Self::load(store.db, row, settings, parts, Opening::Node(now));
         }
         Ok(store)
     }
@@ -294,10 +250,11 @@ impl KeyStore {
         db: Db,
         row: StoreRow,
         settings: &StoreSettings,
-        backends: Backends,
-        random: SharedRandom,
-        now: Timestamp,
+        (backends, random): (Backends, SharedRandom),
+        opening: Opening,
     ) -> Result<Self, StoreError> {
+        let is_moving = matches!(opening, Opening::Migration);
+        transit::refuse(&row, is_moving)?;
         let seal_key = source::seal_key(settings, &row.salt, false, random.as_ref(), &backends)?;
         let sealer = Arc::new(Sealer::new(&seal_key, row.store_id));
         // First, because with a wrong key every record would look tampered with.
@@ -306,12 +263,6 @@ impl KeyStore {
         }
         let configured = settings.origin.clone();
         let own = configured.unwrap_or_else(|| row.log_origin.clone());
-        if !db.is_shared() && own != row.log_origin {
-            return Err(StoreError::Origin {
-                configured: own,
-                stored: row.log_origin,
-            });
-        }
         let (log_key, _) = sealer.open(&log_key_name(1, row.log_key_created), &row.log_key)?;
         let mut store = Self {
             db,
@@ -334,13 +285,18 @@ impl KeyStore {
             tpm_counter: None,
             policy: None,
             policy_before: None,
+            is_moving,
         };
-        if store.db.file().is_some() && store.pending()?.is_some() {
+        if !is_moving && store.db.file().is_some() && store.pending()?.is_some() {
             // The interrupted change may be a destruction that crashed before the rewrite.
             store.rewrite_file()?;
         }
         store.read_all(None)?;
-        store.join(&own, now)?;
+        match opening {
+            // A file that came back from an engine has the logs of other nodes too, but a new name is a mistake.
+            Opening::Node(now) if store.db.is_shared() => store.join(&own, now)?,
+            _ => store.take_log(own)?,
+        }
         Ok(store)
     }
 
@@ -358,12 +314,14 @@ impl KeyStore {
         let all = [Part::All(Trust::Sums), Part::All(Trust::Records)];
         // The MAC tells when a change is missing in what was read; then everything is read.
         let newest = known.and_then(|version| self.newest(version));
+        let is_moving = self.is_moving;
         for part in newest.into_iter().chain(all) {
             let (sealer, backends) = (&self.sealer, &self.backends);
             let read = self.db.read(|tx| {
                 let row = StoreRow::find(tx)?;
                 let row =
                     row.ok_or_else(|| StoreError::Tampered("its first row is gone".into()))?;
+                transit::refuse(&row, is_moving)?;
                 if known == Some(row.version) {
                     return Ok(None);
                 }

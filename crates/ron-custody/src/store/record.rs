@@ -97,6 +97,11 @@ impl Meta {
         self.backend.unwrap_or(local)
     }
 
+    /// Whether a device has its secrets, which a copy of its records is of no use without.
+    pub fn is_held_by_device(&self) -> bool {
+        self.backend.is_some_and(|kind| !kind.is_local()) && !self.destroyed
+    }
+
     pub fn state(&self) -> KeyState {
         match (self.destroyed, self.destroy_at, self.retired) {
             (true, ..) => KeyState::Destroyed,

@@ -3,7 +3,7 @@
 use ron_service::Migration;
 
 /// Schema changes, applied in order; there is no way back to an older version.
-pub const MIGRATIONS: &[Migration] = &[KEYS, LOGS, CHANGED];
+pub const MIGRATIONS: &[Migration] = &[KEYS, LOGS, CHANGED, TRANSIT];
 
 const KEYS: Migration = Migration {
     version: 1,
@@ -86,4 +86,12 @@ const CHANGED: Migration = Migration {
     ALTER TABLE keys ADD COLUMN changed INTEGER NOT NULL DEFAULT 0;
     CREATE INDEX keys_changed ON keys (changed);
     ",
+};
+
+/// What a migration does with the keys: `filling:PLACE` or `moved:PLACE`; NULL when nodes may use them. No MAC covers it: with the
+/// keys in one place alone, the text only says where.
+const TRANSIT: Migration = Migration {
+    version: 4,
+    name: "transit",
+    sql: "ALTER TABLE store ADD COLUMN transit TEXT;",
 };

@@ -102,6 +102,10 @@ impl std::fmt::Debug for Sealer {
 }
 
 impl Sealer {
+    pub fn store_id(&self) -> [u8; 16] {
+        self.store_id
+    }
+
     /// The sealer of the store `store_id` under `seal_key`.
     pub fn new(seal_key: &Secret32, store_id: [u8; 16]) -> Self {
         let derive = |info: &[u8]| {

@@ -43,7 +43,7 @@ const STALE_MAX: Duration = Duration::from_secs(2);
 /// within the default `drain_deadline`.
 const FINISH: Duration = Duration::from_millis(1_500);
 /// Separates the ids of this service from others in the engine.
-const SCOPE: &str = "ron-kms";
+pub const SCOPE: &str = "ron-kms";
 
 /// Keys that the engine has newer ones than.
 struct Stale {

@@ -221,6 +221,33 @@ pub fn open(with: OpenWith<'_>, store: &mut KeyStore) -> Result<OpenedLog, Distr
     Ok(opened)
 }
 
+/// Opens a log in files and compares it with the store and with the copies of its checkpoint, as a start does, and changes neither.
+/// Returns the newest operation whose answer is remembered.
+pub fn examine(
+    dir: &Dir,
+    anchors: &[(Dir, String)],
+    store: &KeyStore,
+) -> Result<Option<Answered>, Distrust> {
+    let identity = store.log();
+    let chain = identity.chain().map_err(failure)?;
+    let mut options = LogOptions::new(&identity.origin);
+    options.verifiers = chain.keys().to_vec();
+    options.entry_bytes_max = LEAF_BYTES_MAX;
+    for (dir, name) in anchors {
+        options.known_heads.extend(anchored(dir, name, identity)?);
+    }
+    let log = Log::open(dir.disk().clone(), dir.path(), options).map_err(|e| of_open(&e))?;
+    let reader = log.reader();
+    compare_births(store, reader.size_durable())?;
+    let state = StateFile {
+        dir: dir.clone(),
+        name: COUNTERS,
+        key: store.counters_key(),
+    };
+    let counters = recount(&reader, Some(&state), store.version())?;
+    Ok(counters.answered)
+}
+
 /// Reads the keys again once no earlier process of this node writes its log: such a process may have made changes, with their leaves,
 /// after this one had read them.
 fn read_after_claim(store: &mut KeyStore, before: &LogIdentity) -> Result<(), Distrust> {

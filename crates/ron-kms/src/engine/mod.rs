@@ -1,7 +1,7 @@
 //! The KMS without HTTP: opens the store and the audit log, builds the queues and starts the threads.
 
 pub mod counter;
-mod distrust;
+pub mod distrust;
 pub mod log;
 mod replay_check;
 pub mod shared;
@@ -28,7 +28,7 @@ use ron_service::config::NoteName;
 use ron_service::log_host::asker::WitnessSettings;
 use ron_service::log_host::{CosignedView, KeyView, LogHost};
 use ron_service::records::RecordStore;
-use ron_tlog::append::LogReader;
+use ron_tlog::append::{LogReader, OpenError, refuse_copy};
 
 use crate::audit::entry::Entry;
 use crate::audit::health::Fault;
@@ -86,14 +86,19 @@ pub enum EngineError {
     Store(#[from] StoreError),
     /// There is an audit log without the key store that it belongs to.
     #[error(
-        "{} is missing beside an audit log: restore it from a backup; a new store must not continue the log of another", .0.display()
+        "{} is missing beside an audit log: restore it from a backup, or end a `ron kms migrate --to files` that was interrupted with \
+         --resume; a new store must not continue the log of another", .0.display()
     )]
     StoreMissing(PathBuf),
     /// The directory has keys in a file, and those of the configuration are in an engine.
     #[error(
-        "{} has keys, and records.url names a database: keys in a file cannot be moved there; use an empty data_dir", .0.display()
+        "{} has keys, and records.url names a database: move them there with `ron kms migrate`, end a move that was interrupted with \
+         --resume, or use an empty data_dir", .0.display()
     )]
     OtherStore(PathBuf),
+    /// The directory has the copy of an audit log whose keys are in an engine.
+    #[error("{0}")]
+    InEngine(OpenError),
     /// The engine that has the keys and the log does not answer, or refuses this node.
     #[error("{0}")]
     Unavailable(String),
@@ -275,13 +280,18 @@ fn refuse_start(distrust: &Distrust, is_shared: bool) -> Result<(), EngineError>
     }
 }
 
-/// Refuses a data directory that has an audit log and no key store.
+/// Refuses a data directory that has an audit log and no key store, or whose keys are in an engine.
 fn refuse_lost_store(parts: &EngineParts, top: &Dir) -> Result<(), EngineError> {
     let Some(home) = &parts.home else {
         return Ok(());
     };
+    // Before the keys are opened: what a move there has left of them must not be used.
+    let log = top.join(audit::DIR);
+    if let Err(refused @ OpenError::Refused(_)) = refuse_copy(&**log.disk(), log.path()) {
+        return Err(EngineError::InEngine(refused));
+    }
     let store = home.exists(FILE_NAME).unwrap_or(false);
-    if !store && top.join(audit::DIR).open_read("log.meta").is_ok() {
+    if !store && log.open_read("log.meta").is_ok() {
         return Err(EngineError::StoreMissing(home.file(FILE_NAME)));
     }
     Ok(())

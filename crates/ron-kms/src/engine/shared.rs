@@ -171,7 +171,8 @@ fn retry(
 fn judge(error: &LogError) -> Distrust {
     match error {
         LogError::Open(OpenError::Refused(_)) => failure(
-            "data_dir has an audit log in files, and log.url names a database: give a node with keys in a database an empty data_dir",
+            "data_dir has an audit log in files, and log.url names a database: move it there with `ron kms migrate`, or give a node with \
+             keys in a database an empty data_dir",
         ),
         LogError::Open(error) => of_open(error),
         LogError::Store(LogStoreError::Lost(_) | LogStoreError::Damaged(_)) => {

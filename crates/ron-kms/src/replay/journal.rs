@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 use ron_crypto::hash::sha256;
 use ron_custody::store::OP_ID_MS;
-use ron_files::{Check, Disk, FileError, Kind, Place, RecordFile, Tail};
+use ron_files::{Check, Dir, Disk, FileError, Kind, Place, RecordFile, Tail};
 
 use super::{Answered, Bounds, Entry, JournalRecord, OpKey, Replay};
 
@@ -43,6 +43,22 @@ pub(super) fn answer(place: &Place) -> Result<Vec<u8>, FileError> {
     let mut record = place.read()?;
     record.drain(..HEAD);
     Ok(record)
+}
+
+/// Removes the journal in `dir`, whose answers are elsewhere by now; what an operator has set aside stays.
+pub fn remove(dir: &Dir) -> std::io::Result<()> {
+    let names = match dir.list() {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        names => names?,
+    };
+    for name in names.iter().filter(|name| is_segment(name)) {
+        dir.remove(name)?;
+    }
+    dir.disk().sync_dir(dir.path())
+}
+
+fn is_segment(name: &str) -> bool {
+    name.len() == 16 && u64::from_str_radix(name, 16).is_ok()
 }
 
 struct Segment {

@@ -32,7 +32,7 @@ use ron_proto::values::{OpId, Tenant};
 use serde::{Deserialize, Serialize};
 
 use crate::topology::REPLAY_LOCK;
-pub use journal::Journal;
+pub use journal::{Journal, remove};
 
 /// First half of SHA-256 over the tenant, a zero byte and the id.
 type OpKey = [u8; 16];
@@ -45,6 +45,13 @@ pub struct OnceId {
 }
 
 impl OnceId {
+    /// The id that an engine has under this key; `None` of no id of this service.
+    pub fn of_key(key: &str, body: [u8; 32]) -> Option<Self> {
+        let mut op = OpKey::default();
+        hex::decode_to_slice(key, &mut op).ok()?;
+        Some(Self { op, body })
+    }
+
     /// The id, in hex.
     pub fn key(&self) -> String {
         hex::encode(self.op)
@@ -74,6 +81,14 @@ pub struct Answered {
 impl Answered {
     fn key(&self) -> OpKey {
         op_key(&self.tenant, self.op_id)
+    }
+
+    /// Its id, with a body that no request has.
+    pub fn id(&self) -> OnceId {
+        OnceId {
+            op: self.key(),
+            body: [0; 32],
+        }
     }
 }
 
@@ -106,6 +121,15 @@ pub struct Replay {
     table: RankedMutex<HashMap<OpKey, Entry>>,
     /// Set once, before the first operation, when answers are lost.
     closed: OnceLock<()>,
+}
+
+/// An answer that a migration takes along.
+pub struct CarriedAnswer {
+    pub id: OnceId,
+    /// When it was made, Unix milliseconds.
+    pub made_ms: u64,
+    /// `None`: it is a day old, and only that it was there is known.
+    pub answer: Option<Vec<u8>>,
 }
 
 /// The table's answer to [`Replay::begin`].
@@ -221,6 +245,48 @@ impl Replay {
                 tracing::error!(event = "replay_unreadable", %why);
                 unreadable_answer()
             })
+    }
+
+    /// The answers that are not a day old, oldest first, each read when it is asked for.
+    pub fn carried(
+        &self,
+        now_ms: u64,
+    ) -> impl Iterator<Item = Result<CarriedAnswer, FileError>> + use<> {
+        let table = self.table.lock();
+        let entries = table.iter().filter(|(_, entry)| !entry.is_old(now_ms));
+        let places = entries.filter_map(|(op, entry)| {
+            let (op, body) = (*op, entry.body);
+            Some((entry.made_ms, OnceId { op, body }, entry.place.clone()?))
+        });
+        let mut places: Vec<_> = places.collect();
+        drop(table);
+        places.sort_by_key(|(made_ms, id, _)| (*made_ms, *id));
+        places.into_iter().map(|(made_ms, id, place)| {
+            Ok(CarriedAnswer {
+                id,
+                made_ms,
+                answer: Some(journal::answer(&place)?),
+            })
+        })
+    }
+
+    /// Keeps answers that a migration brings along.
+    pub fn take_over(
+        self: &Arc<Self>,
+        journal: &mut Journal,
+        answers: Vec<CarriedAnswer>,
+        now_ms: u64,
+    ) -> Result<(), FileError> {
+        let records = answers.into_iter().map(|carried| {
+            let ticket = Ticket {
+                replay: self.clone(),
+                key: Some(carried.id.op),
+                body: carried.id.body,
+                made_ms: carried.made_ms,
+            };
+            ticket.with(carried.answer.unwrap_or_default())
+        });
+        journal.keep(records.collect(), now_ms)
     }
 
     fn record(&self, key: OpKey, entry: Entry) {

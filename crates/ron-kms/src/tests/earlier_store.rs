@@ -54,7 +54,8 @@ fn a_store_of_one_log_goes_on() {
          INSERT INTO log_keys SELECT number, created, sealed, statement, leaf, log_size, version_before, birth FROM l;
          DROP TABLE l; DROP TABLE logs; ALTER TABLE versions DROP COLUMN birth_log;
          ALTER TABLE issuer_policy DROP COLUMN log;
-         DROP INDEX keys_changed; ALTER TABLE keys DROP COLUMN changed; PRAGMA user_version = 1",
+         DROP INDEX keys_changed; ALTER TABLE keys DROP COLUMN changed;
+         ALTER TABLE store DROP COLUMN transit; PRAGMA user_version = 1",
         made("outbox"),
         made("log_keys"),
     );

@@ -13,6 +13,7 @@ mod gate;
 mod issuer_policy;
 mod lifecycle;
 mod log_key;
+mod moving;
 mod pipeline;
 mod publish_first;
 mod race;

@@ -114,6 +114,22 @@ pub trait Engines: fmt::Debug + Send + Sync {
         log: &LogClaim<'_>,
         access: &EngineAccess,
     ) -> io::Result<LogSessions>;
+
+    /// The records of one node. The engine need not answer yet.
+    fn records(
+        &self,
+        engine: &Engine,
+        migrations: &'static [Migration],
+        access: &EngineAccess,
+        random: &dyn Random,
+    ) -> io::Result<Box<dyn RecordStore>> {
+        engine.open(migrations, access, random)
+    }
+
+    /// What is wrong with an engine in this process; `None` when nothing is known to be.
+    fn fault(&self, engine: &Engine) -> Option<String> {
+        engine.url_fault()
+    }
 }
 
 pub type SharedEngines = Arc<dyn Engines>;
@@ -141,6 +157,10 @@ impl Engines for Postgres {
         access: &EngineAccess,
     ) -> io::Result<LogSessions> {
         engine.log_sessions(log, access)
+    }
+
+    fn fault(&self, engine: &Engine) -> Option<String> {
+        engine.fault()
     }
 }
 

@@ -136,16 +136,7 @@ fn load_meta(
     is_copy: bool,
 ) -> Result<Meta, OpenError> {
     match Meta::load(disk, dir)? {
-        Some(meta) if meta.is_copy() && !is_copy => {
-            let place = match meta.copy_of.as_deref() {
-                None | Some("") => String::new(),
-                Some(place) => format!(" at {place}"),
-            };
-            Err(OpenError::Refused(format!(
-                "{} is a copy of a log that an engine keeps{place}; configure the engine, or take the log back with `migrate --to files`",
-                dir.display()
-            )))
-        }
+        Some(meta) if meta.is_copy() && !is_copy => Err(copy_refused(&meta, dir)),
         Some(meta) if !meta.is_copy() && is_copy => Err(OpenError::Refused(format!(
             "{} holds a log of its own, which is not in the engine; move it there with `migrate`, or name another directory",
             dir.display()
@@ -168,6 +159,18 @@ fn load_meta(
         }
         None => Err(damaged(0, format!("{META_NAME} is missing"))),
     }
+}
+
+/// The refusal to take a copy for the log.
+pub(crate) fn copy_refused(meta: &Meta, dir: &Path) -> OpenError {
+    let place = match meta.copy_of.as_deref() {
+        None | Some("") => String::new(),
+        Some(place) => format!(" at {place}"),
+    };
+    OpenError::Refused(format!(
+        "{} is a copy of a log that an engine keeps{place}; configure the engine, or take the log back with `migrate --to files`",
+        dir.display()
+    ))
 }
 
 pub(crate) fn load_checkpoint(

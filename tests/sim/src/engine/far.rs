@@ -13,8 +13,8 @@ use ron_kernel::Deadline;
 use ron_service::records::{Engine, EngineAccess, Engines, LogClaim};
 use ron_sim::{fault, time};
 use ron_tlog::store::{
-    Appended, Batch, EngineState, Head, LogBeat, LogSessions, LogStore, LogUpkeep, MakeBatch, Once,
-    Refusal, StoreError, StoredBatch, Writer,
+    Appended, Batch, CarriedId, EngineState, Head, LogBeat, LogSessions, LogStore, LogUpkeep,
+    MakeBatch, Once, Refusal, StoreError, StoredBatch, Writer,
 };
 
 use crate::chance::{below, ms};
@@ -376,6 +376,20 @@ impl LogUpkeep for Upkeep {
 
     fn tend(&mut self, deadline: Deadline) -> Result<EngineState, StoreError> {
         self.0.reads(deadline, || Ok(EngineState::default()))
+    }
+
+    fn carry_ids(&mut self, _ids: &[CarriedId], _deadline: Deadline) -> Result<(), StoreError> {
+        Err(Refusal::Rejected("nothing is moved here".to_owned()).into())
+    }
+
+    fn ids_after(
+        &mut self,
+        _scope: &str,
+        _after: &str,
+        _limit: usize,
+        _deadline: Deadline,
+    ) -> Result<Vec<CarriedId>, StoreError> {
+        Err(Refusal::Rejected("nothing is moved here".to_owned()).into())
     }
 
     fn remove(&mut self, _deadline: Deadline) -> Result<(), StoreError> {

@@ -27,6 +27,7 @@ use super::errors::OpenError;
 use super::layout::segment_number;
 use super::log::{Log, LogOptions};
 use super::meta::Meta;
+use super::open::copy_refused;
 use super::source::Source;
 use crate::store::{Head, LogStore, StoreError};
 use crate::tree::Hash;
@@ -103,6 +104,15 @@ fn claim(store: &mut dyn LogStore, seen: u64) -> Result<Head, StoreError> {
 /// Whether a directory holds the copy of a log that an engine keeps. Refused when it holds no log, or another one.
 pub fn is_copy(disk: Arc<dyn Disk>, dir: &Path, origin: &str) -> Result<bool, OpenError> {
     Ok(Source::open(disk, dir, origin)?.meta.is_copy())
+}
+
+/// Refuses the copy of a log that an engine keeps, whichever log it is of: what a service does before it opens what it has beside the
+/// log.
+pub fn refuse_copy(disk: &dyn Disk, dir: &Path) -> Result<(), OpenError> {
+    match Meta::load(disk, dir)? {
+        Some(meta) if meta.is_copy() => Err(copy_refused(&meta, dir)),
+        _ => Ok(()),
+    }
 }
 
 /// Ends a migration to files: a copy that is complete and durable is a log of its own from now on.
