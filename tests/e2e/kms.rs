@@ -520,6 +520,57 @@ fn a_file_of_any_size_is_signed_and_checked_on_the_command_line() {
     );
 }
 
+#[test]
+fn openssl_accepts_certificate_signing_requests() {
+    let kms = Kms::start();
+    for (alg, payload) in [
+        ("ed25519", "any"),
+        ("ecdsa-p256", "prehash"),
+        ("ecdsa-p384", "any"),
+        ("rsa-2048", "prehash"),
+    ] {
+        let make = ["create", "--tenant", "quiet", "--purpose", "tls", "--alg"];
+        let key = kms.said(&[&make[..], &[alg, "--payload", payload]].concat());
+        let names = ["--dns", "example.org", "--ip", "127.0.0.1"];
+        let subject = ["--subject", r"CN=example.org,O=Example\, Inc"];
+        let csr = kms.said(&[&["csr", &key][..], &names, &subject].concat());
+        std::fs::write(kms.dir.path().join("request.pem"), csr + "\n").unwrap();
+        let shown = openssl(kms.dir.path(), "req -verify -noout -text -in request.pem");
+        for part in [
+            "CN = example.org",
+            "O = \"Example, Inc\"",
+            "DNS:example.org, IP Address:127.0.0.1",
+        ] {
+            assert!(shown.contains(part), "{alg}: {part} in {shown}");
+        }
+    }
+    let wraps = kms.said(&[
+        "create",
+        "--tenant",
+        "quiet",
+        "--purpose",
+        "tls",
+        "--alg",
+        "aes256-gcm",
+    ]);
+    let why = kms.refused(&["csr", &wraps, "--dns", "example.org"]);
+    assert!(why.contains("no keys of aes256-gcm"), "{why}");
+    let notes = r#"{"note":{"origin":"example.org/log"}}"#;
+    let notes = kms.said(&[
+        "create",
+        "--tenant",
+        "quiet",
+        "--purpose",
+        "tls",
+        "--alg",
+        "ed25519",
+        "--payload",
+        notes,
+    ]);
+    let why = kms.refused(&["csr", &notes, "--dns", "example.org"]);
+    assert!(why.contains("payload_refused"), "{why}");
+}
+
 /// OpenSSL verifies signatures of a file of a gibibyte, of which the KMS has seen the hash.
 #[test]
 fn openssl_verifies_signatures_of_a_large_file() {

@@ -164,6 +164,10 @@ const EXAMPLES: &[(&str, &str)] = &[
         "ron kms sign $KEY --file release.tar.gz\nron kms sign $KEY --message hello --context 'release 7'\nron kms sign $RSA --file disk.img --scheme rsa-pkcs1-sha256 --out disk.img.sig",
     ),
     (
+        "kms csr",
+        "ron kms csr $KEY --subject CN=example.org,O=Example --dns example.org --dns www.example.org --out example.csr",
+    ),
+    (
         "kms verify",
         "ron kms verify $KEY --file release.tar.gz --signature $SIG\nron kms verify $RSA --file disk.img --scheme rsa-pkcs1-sha256 --signature-file disk.img.sig\nron kms verify $KEY --message hello --signature $SIG --signature $SIG --mode pq_only",
     ),

@@ -2,6 +2,7 @@
 //! any KMS.
 
 mod birth;
+mod csr;
 mod migrate;
 mod show;
 mod sign;
@@ -63,6 +64,8 @@ enum Command {
     /// Sign and print the signature (base64url; two lines for a hybrid key).
     #[command(disable_version_flag = true)]
     Sign(sign::SignArgs),
+    /// Make a certificate signing request (PKCS#10) for a key.
+    Csr(csr::CsrArgs),
     /// Check signatures; the exit code says whether they are valid.
     #[command(disable_version_flag = true)]
     Verify(sign::VerifyArgs),
@@ -266,6 +269,7 @@ pub fn run(args: KmsArgs) -> Result<(), String> {
             show::changed(&explain(kms.destroy(&ask.key, &request, deadline()))?, json)
         }
         Command::Sign(ask) => sign::sign(&kms, ask, json),
+        Command::Csr(ask) => csr::run(&kms, &ask),
         Command::Verify(ask) => sign::verify(&kms, ask, json),
         Command::Import(ask) => transfer::import(&kms, &ask, json),
         Command::Export(ask) => transfer::export(&kms, &ask, json),
