@@ -1,7 +1,8 @@
-//! `ron issuer trust`: shows which policy note the issuer serves now and which services of a data
+//! `ron issuer migrate` moves the issuer to a database and back. `ron issuer trust` shows which policy note the issuer serves now and which services of a data
 //! directory accept it. Once the operator has made sure that the note is the issuer's, it sets the
 //! pins and versions by which they do.
 
+mod migrate;
 mod pins;
 
 use std::path::{Path, PathBuf};
@@ -25,10 +26,10 @@ use crate::{fleet, kms, net};
 
 const WITHIN: Duration = Duration::from_secs(10);
 
-/// Show and pin the issuer that the services trust.
+/// Show and pin the issuer that the services trust; move it to a database and back.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  ron issuer trust\n  ron issuer trust --data-dir /srv/ron --yes"
+    after_help = "Examples:\n  ron issuer trust\n  ron issuer trust --data-dir /srv/ron --yes\n  ron issuer migrate --to 'postgresql://svc_passport@10.0.0.11,10.0.0.12/ron' --rehearse"
 )]
 pub struct IssuerArgs {
     #[command(subcommand)]
@@ -40,6 +41,13 @@ enum Command {
     /// Show the issuer's current policy note and which services accept it; with --yes make all
     /// services accept it.
     Trust(TrustArgs),
+    /// Move the issuer from files to PostgreSQL, or back: its revocations, and ids of client assertions
+    /// that were used. No entry is written: proofs and checkpoints stay valid, and what was revoked stays
+    /// revoked. On the way there the issuer runs until the command asks for its end; on the way back this
+    /// node must not be running, and the others revoke and issue no more. One side takes revocations at a
+    /// time, so an interrupted command is run again with --resume. Needs a build with the feature
+    /// `postgres`.
+    Migrate(migrate::IssuerMigrateArgs),
 }
 
 #[derive(Args)]
@@ -64,8 +72,10 @@ struct TrustArgs {
 }
 
 pub fn run(args: &IssuerArgs) -> Result<(), String> {
-    let Command::Trust(args) = &args.command;
-    trust(args)
+    match &args.command {
+        Command::Trust(args) => trust(args),
+        Command::Migrate(args) => migrate::run(args),
+    }
 }
 
 /// A note as it is served, with the keys that it claims to be signed with, and the whole feed.

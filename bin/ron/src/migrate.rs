@@ -122,15 +122,14 @@ pub fn run<M: Moves>(args: &MigrateArgs, service: &M) -> Result<(), String> {
         place: &place,
     };
     let (name, progress) = (M::NAME, bar(M::NAME));
-    let mut step = |step| {
-        match step {
+    let mut step = |step| match step {
         Step::Entries(done, of) => show(&progress, done, of),
-        Step::Stop(by) => progress.suspend(|| {
-            eprintln!(
-                "all but the end is copied; stop the {name} now ({by}). The command goes on when it has stopped; new entries are copied until then"
-            );
-        }),
-    }
+        Step::Stop(by) => {
+            let stop = format!("all but the end is copied; stop the {name} now ({by})");
+            let then = "The command goes on when it has stopped; new entries are copied until then";
+            progress.suspend(|| eprintln!("{stop}. {then}"));
+        }
+        Step::Wait(why) => progress.suspend(|| eprintln!("{why}; the command goes on then")),
     };
     let begun = SystemClock.now();
     let moved = service.carry_out(&order, &mut step);

@@ -19,8 +19,14 @@ const PAGE: &str = include_str!("../../../docs/two-hosts.md");
 const IN_PAGE: &str =
     "postgresql://ron_ledger@10.0.0.11,10.0.0.12/ron?target_session_attrs=read-write";
 
-/// Users of the database in the page's commands: the ledger's, and the key service's.
-const DATABASE_USERS: [&str; 2] = ["ron_ledger", "ron_kms"];
+/// The user of the database in the page's commands for a service.
+fn user_of(service: &str) -> &'static str {
+    match service {
+        "kms" => "ron_kms",
+        "issuer" => "svc_passport",
+        _ => "ron_ledger",
+    }
+}
 
 fn ron(dir: &Path, args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_ron"))
@@ -51,7 +57,7 @@ fn of_page(service: &str, words: &str, url: &str) -> Vec<String> {
         .filter(|line| line.contains(words))
         .min_by_key(|line| line.len());
     let line = found.unwrap_or_else(|| panic!("no command with {words}"));
-    let in_page = IN_PAGE.replace("ron_ledger", DATABASE_USERS[usize::from(service == "kms")]);
+    let in_page = IN_PAGE.replace("ron_ledger", user_of(service));
     assert!(line.contains(&in_page) || line.contains("-lost"), "{line}");
     let words = line.split_whitespace().skip(1);
     words
@@ -202,6 +208,54 @@ fn the_commands_of_the_page_move_a_key_service_there_and_back() {
 }
 
 #[test]
+fn the_commands_of_the_page_move_an_issuer_there_and_back() {
+    let cluster = Cluster::pair();
+    let url = cluster.primary.url();
+    let dir = tempfile::tempdir().expect("a directory");
+    let dir = dir.path();
+    ok(&ron(dir, &["init"]));
+    let run = |words: &str| {
+        let args = of_page("issuer", words, &url);
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        ron(dir, &args)
+    };
+    // The first start makes the log, and the first keys are its first entry.
+    let mut up = Command::new(env!("CARGO_BIN_EXE_ron"))
+        .args(["up", "--base-port", "0", "--data-dir"])
+        .arg(dir)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("ron runs");
+    wait_for("the issuer has a log", || {
+        let verified = ron(dir, &["revocations", "verify"]);
+        verified.status.success() && !ok(&verified).contains(" 0 events")
+    });
+    let stopped = Command::new("kill").arg(up.id().to_string()).status();
+    assert!(stopped.is_ok_and(|status| status.success()));
+    up.wait().expect("it has ended");
+    let verified = ok(&ron(dir, &["revocations", "verify"]));
+    let said = ok(&run("--rehearse"));
+    assert!(said.starts_with("rehearsed: "), "{said}");
+    let moved = ok(&run("--to 'postgresql"));
+    for line in [
+        &format!("url = \"{url}\""),
+        "schema = \"svc_passport\"",
+        "schema = \"svc_passport_records\"",
+    ] {
+        assert!(moved.contains(line), "{line}: {moved}");
+    }
+    let said = refused(&run("--to 'postgresql"));
+    assert!(said.contains("nothing to move"), "{said}");
+    let said = refused(&run("--resume"));
+    assert!(said.contains("no migration of it is to be ended"), "{said}");
+    ok(&run("--to files --from"));
+    assert_eq!(ok(&ron(dir, &["revocations", "verify"])), verified);
+    let said = refused(&run("--to files --from"));
+    assert!(said.contains("--resume"), "{said}");
+}
+
+#[test]
 fn arguments_that_do_not_fit_are_refused() {
     let dir = tempfile::tempdir().expect("a directory");
     ok(&ron(dir.path(), &["init"]));
@@ -225,7 +279,12 @@ fn arguments_that_do_not_fit_are_refused() {
         ),
         (&["--to", "postgresql://a@127.0.0.1:1/b"], "unavailable"),
     ] {
-        for service in ["ledger", "kms"] {
+        for service in ["ledger", "kms", "issuer"] {
+            // An issuer that never ran has nothing to move.
+            let why = match service {
+                "issuer" if why == "unavailable" => "has no passport.db",
+                _ => why,
+            };
             let said = refused(&ron(dir.path(), &[&[service, "migrate"], args].concat()));
             assert!(said.contains(why), "{service} {args:?}: {said}");
         }

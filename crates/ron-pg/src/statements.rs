@@ -22,6 +22,9 @@ pub struct Statements {
     pub checkpoint: String,
 }
 
+/// No epoch fences a shared writer, so its append compares the holder: that of a log which a migration has says so.
+const IN_USE: &str = "AND holder !~ '^(filling|moved):'";
+
 impl Statements {
     pub fn of(schema: &str, guard: Option<&str>) -> Self {
         let s = schema;
@@ -36,7 +39,7 @@ impl Statements {
             let version = |n: u8| format!("AND (SELECT version FROM {table}) = ${n}");
             [
                 append.replace("OTHER", &format!("AND epoch = $7 {}", version(8))),
-                append.replace("OTHER", &version(7)),
+                append.replace("OTHER", &format!("{IN_USE} {}", version(7))),
             ]
         };
         Self {
@@ -49,7 +52,7 @@ impl Statements {
                  WHERE log = $1 AND epoch = $2 RETURNING size, root, epoch, holder"
             ),
             append_owned: append.replace("OTHER", "AND epoch = $7"),
-            append_shared: append.replace("OTHER", ""),
+            append_shared: append.replace("OTHER", IN_USE),
             append_run: format!(
                 "WITH f AS (UPDATE {s}.log_head SET size = $3, root = $4 \
                  WHERE log = $1 AND size = $2 AND root = $5 AND epoch = $6 RETURNING epoch) \

@@ -12,7 +12,10 @@ use std::time::Duration;
 
 use ron_files::{Dir, SharedDisk};
 use ron_kernel::{Deadline, OsNet, Shutdown};
-use ron_tlog::append::{Back, Fill, MigrateError, Migrated, finish_tombstone, is_copy, to_files};
+use ron_tlog::append::{
+    Back, Fill, MakePrivate, MigrateError, Migrated, finish_tombstone, is_copy, to_files,
+};
+use ron_tlog::note::NoteSigner;
 use ron_tlog::store::{Head, LogSessions, LogStore, LogUpkeep, StoreError, Transit};
 use ron_tlog::{LogOptions, OpenError, VerifierKey};
 
@@ -64,6 +67,8 @@ pub enum Step {
     Entries(u64, u64),
     /// All but the end is copied: the service has to be stopped now. The text says which process runs it.
     Stop(String),
+    /// The move goes on after a while. The text says what it waits for.
+    Wait(String),
 }
 
 /// Called with each step.
@@ -113,6 +118,16 @@ impl Move<'_> {
 
     /// Copies what is signed until the service has stopped.
     pub fn follow(&self, is_resumed: bool, show: Show<'_>) -> Result<Followed, MoveError> {
+        self.follow_adding(None, is_resumed, show)
+    }
+
+    /// The same, and gives entries their private parts.
+    pub fn follow_adding(
+        &self,
+        private: Option<MakePrivate>,
+        is_resumed: bool,
+        show: Show<'_>,
+    ) -> Result<Followed, MoveError> {
         self.check()?;
         let was_moved = self.is_copy()?;
         if was_moved && !is_resumed {
@@ -125,7 +140,7 @@ impl Move<'_> {
         if was_moved {
             return Ok(Followed::Closed(self.lock()?));
         }
-        let mut fill = self.begin(self.engine, is_resumed)?;
+        let mut fill = self.begin(self.engine, is_resumed)?.adding(private);
         let lock = self.copy_until_stopped(&mut fill, show)?;
         Ok(Followed::Copied(Box::new(Copied { fill, _lock: lock })))
     }
@@ -151,6 +166,15 @@ impl Move<'_> {
 
     /// Copies what is signed by now to a schema of its own, which is removed afterwards. Nothing else is changed.
     pub fn rehearse(&self, show: Show<'_>) -> Result<Migrated, MoveError> {
+        self.rehearse_adding(None, show)
+    }
+
+    /// The same, and gives entries their private parts.
+    pub fn rehearse_adding(
+        &self,
+        private: Option<MakePrivate>,
+        show: Show<'_>,
+    ) -> Result<Migrated, MoveError> {
         self.check()?;
         if self.is_copy()? {
             let why = format!(
@@ -175,7 +199,8 @@ impl Move<'_> {
             return Err(MoveError::Refused(why));
         }
         upkeep.remove(Deadline::within(TABLES))?;
-        let copied = self.begin(&engine, false).and_then(|mut fill| {
+        let copied = self.begin(&engine, false).and_then(|fill| {
+            let mut fill = fill.adding(private);
             Ok(fill.copy_signed(&mut |done, of| show(Step::Entries(done, of)))?)
         });
         upkeep.remove(Deadline::within(TABLES))?;
@@ -187,11 +212,16 @@ impl Move<'_> {
         self.check()?;
         self.is_copy()?;
         let _lock = self.lock()?;
-        self.log_to_files(is_resumed, show)
+        self.log_to_files(None, is_resumed, show)
     }
 
-    /// As [`Move::to_files`], for a caller that has the lock.
-    pub fn log_to_files(&self, is_resumed: bool, show: Show<'_>) -> Result<Migrated, MoveError> {
+    /// As [`Move::to_files`], for a caller that has the lock. `signer` is that of a log whose nodes sign checkpoints for themselves.
+    pub fn log_to_files(
+        &self,
+        signer: Option<Arc<dyn NoteSigner>>,
+        is_resumed: bool,
+        show: Show<'_>,
+    ) -> Result<Migrated, MoveError> {
         let place = self.place.to_owned();
         let node = self.sessions(self.engine, &Transit::Moved(place.clone()).holder(self.run))?;
         let reads = self.sessions(self.engine, "migrate")?;
@@ -199,6 +229,7 @@ impl Move<'_> {
             node: [node.batches, node.checkpoints],
             reads: reads.batches,
             place,
+            signer,
         };
         let progress = &mut |done, of| show(Step::Entries(done, of));
         Ok(to_files(

@@ -75,7 +75,8 @@ impl Head {
 pub enum Writer {
     /// One holder at a time: the epoch that [`LogStore::claim`] gave it is compared.
     Owner { epoch: u64 },
-    /// Any number of writers: size and root are compared, and no epoch.
+    /// Any number of writers: size and root are compared, and no epoch. Refused while a migration has the log (`Moved`), which the
+    /// head says.
     Shared,
 }
 

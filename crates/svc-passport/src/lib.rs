@@ -26,6 +26,7 @@ mod issue;
 mod keys;
 mod lists;
 mod metrics;
+mod migrate;
 mod node;
 mod once;
 mod policy;
@@ -41,5 +42,7 @@ mod topology;
 mod trail;
 
 pub use boot::SvcPassport;
+pub use migrate::{IssuerMove, IssuerService};
+pub use once::MIGRATIONS as USED_IDS;
 pub use revoke::LOG_DIR;
 pub use revoke::verify::{Verified, verify};

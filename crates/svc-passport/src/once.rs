@@ -10,6 +10,8 @@ use ron_proto::Problem;
 use ron_service::records::{RecordError, RecordStore, Refusal, Value, Writer};
 use ron_service::{Migration, ReadyBoard};
 
+use crate::clients::UsedAssertion;
+
 /// Maximum ids of one transaction.
 const BATCH_MAX: usize = 256;
 /// Maximum time of a transaction; the request waits that long, and occupies a worker meanwhile.
@@ -57,7 +59,7 @@ impl Once {
     ) -> Result<bool, Problem> {
         let (answer, taken) = reply();
         let used = Use {
-            id: sha256(format!("{kind}\0{}\0{holder}\0{id}", holder.len()).as_bytes()),
+            id: hash(kind, (holder, id)),
             until_s,
             answer,
         };
@@ -66,6 +68,43 @@ impl Once {
         let by = deadline.capped(WITHIN);
         taken.wait(by).unwrap_or_else(|_| Err(unknown()))
     }
+}
+
+fn hash(kind: &str, (holder, id): (&str, &str)) -> [u8; 32] {
+    sha256(format!("{kind}\0{}\0{holder}\0{id}", holder.len()).as_bytes())
+}
+
+/// Of client assertions, of which a migration takes the ids along.
+pub const ASSERTION: &str = "assertion";
+
+/// Maximum time of a transaction of a migration.
+const MOVED_WITHIN: Duration = Duration::from_secs(60);
+
+/// Takes ids that were used before the records were.
+pub fn carry(records: &mut dyn RecordStore, used: &[UsedAssertion]) -> Result<(), RecordError> {
+    let by = Deadline::within(MOVED_WITHIN);
+    records.write(Writer::Shared, by, |tx| {
+        for one in used {
+            let id = hash(ASSERTION, (&one.client, &one.jti));
+            let row = [Value::from(&id[..]), Value::Int(one.until_s.cast_signed())];
+            let sql = "INSERT INTO used_id (id, until_s) VALUES (?1, ?2) ON CONFLICT DO NOTHING";
+            tx.execute(sql, &row)?;
+        }
+        Ok(())
+    })
+}
+
+/// When the last of the used ids ends, in Unix seconds; 0 without any.
+pub fn last_end(records: &mut dyn RecordStore) -> Result<u64, RecordError> {
+    let by = Deadline::within(MOVED_WITHIN);
+    let rows = records.read(by, |tx| {
+        tx.query(
+            "SELECT until_s FROM used_id ORDER BY until_s DESC LIMIT 1",
+            &[],
+        )
+    })?;
+    let end = rows.first().map_or(Ok(0), |row| row.int(0))?;
+    Ok(end.cast_unsigned())
 }
 
 /// The id may be used up.

@@ -1,6 +1,8 @@
 //! Two issuers whose log of revocations is in one database, with a KMS and verifiers, as services.
 #![allow(clippy::disallowed_methods)] // a test waits
 
+mod moves;
+
 use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
@@ -152,11 +154,17 @@ impl Rig {
     }
 
     fn try_start(&self, node: usize) -> Result<Running, String> {
-        let admin = ["passport:admin", "passport:introspect"];
         let url = self.cluster.primary.url();
-        try_start::<SvcPassport>(&format!(
+        let engine = format!("[log]\nurl = \"{url}\"\n[records]\nurl = \"{url}\"\n");
+        try_start::<SvcPassport>(&self.config(node, &engine))
+    }
+
+    /// The configuration of a node; without an engine it is in files.
+    fn config(&self, node: usize, engine: &str) -> String {
+        let admin = ["passport:admin", "passport:introspect"];
+        format!(
             "data_dir = \"{}\"\nissuer = \"{ISSUER}\"\npublic_url = [\"http://node-{node}\", \"{ISSUER}\"]\n\
-             [log]\nurl = \"{url}\"\n[records]\nurl = \"{url}\"\n\
+             {engine}\
              [[clients]]\nid = \"robot\"\nsecret_sha256 = [\"{}\"]\n{}{}{}{}",
             self.dirs[node].path().display(),
             service_token::hash(&secret()),
@@ -164,7 +172,7 @@ impl Rig {
             self.operator.principal(&admin),
             self.teller.principal(&["passport:issue"]),
             self.verifier.principal(&["passport:introspect"]),
-        ))
+        )
     }
 
     /// Both nodes; the second has the key of the first.

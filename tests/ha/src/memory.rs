@@ -10,7 +10,7 @@ use std::time::Duration;
 use ron_kernel::{Deadline, Random as _, SeededRandom};
 use ron_tlog::store::{
     Appended, Batch, Head, LogBeat, LogStore, MakeBatch, Once, Refusal, Repeat, StoreError,
-    StoredBatch, Writer,
+    StoredBatch, Transit, Writer,
 };
 use ron_tlog::tree::{Hash, empty_root};
 
@@ -152,7 +152,9 @@ impl View {
                     Writer::Shared => StoreError::Moved,
                 };
                 let taken = |id: &Once| self.ids.contains_key(&name(id));
+                let is_shared = matches!(writer, Writer::Shared);
                 if is_past(writer) && defect != Defect::IgnoresEpoch
+                    || is_shared && Transit::of_holder(&state.holder).is_some()
                     || state.size != batch.place.first && defect != Defect::IgnoresSize
                     || state.root != batch.place.before && defect != Defect::IgnoresRoot
                     || ids.iter().any(taken) && defect != Defect::ForgetsIds

@@ -7,10 +7,11 @@ use ron_files::SimDisk;
 use ron_tlog::append::{
     Back, Fill, Log, MigrateError, Migrated, finish_tombstone, is_copy, to_files,
 };
-use ron_tlog::store::{LogStore, Transit};
+use ron_tlog::store::{LogStore, StoreError, Transit, Writer};
+use ron_tlog::tree::Frontier;
 use ron_tlog::{LogReader, OpenError};
 
-use crate::contract::{Rig, Rule, soon};
+use crate::contract::{Rig, Rule, append, batch, soon};
 use crate::log::{catch_up, dir, leaves, node, options, signer, take_over};
 
 /// Where the engine is, as `log.meta` says it.
@@ -102,6 +103,7 @@ where
         node: [session(rig, log, &holder), session(rig, log, &holder)],
         reads: session(rig, log, "reads"),
         place: FILES.into(),
+        signer: None,
     };
     let disk = Arc::new(disk.clone());
     to_files(disk, dir(), options(), sessions, is_resumed, &mut |_, _| {})
@@ -128,10 +130,39 @@ pub fn rules<R: Rig>() -> Vec<Rule<R>>
 where
     R::Store: 'static,
 {
-    vec![(
-        "a log goes to an engine and back under the same roots",
-        there_and_back,
-    )]
+    vec![
+        (
+            "a log goes to an engine and back under the same roots",
+            there_and_back,
+        ),
+        (
+            "no shared writer appends to a log that a migration has",
+            shared_writers_are_fenced,
+        ),
+    ]
+}
+
+fn shared_writers_are_fenced<R: Rig>(rig: &R)
+where
+    R::Store: 'static,
+{
+    let name = "fenced writers";
+    let mut writer = rig.store(name, "a");
+    let mut tree = Frontier::new();
+    let next = batch(&mut tree, &["one"]);
+    append(&mut writer, Writer::Shared, &next, soon()).unwrap();
+    let next = batch(&mut tree, &["two"]);
+    for transit in [Transit::Filling(FILES.into()), Transit::Moved(FILES.into())] {
+        let mut migration = rig.store(name, &transit.holder(7));
+        let seen = migration.head(soon()).unwrap().epoch;
+        migration.claim(seen, soon()).unwrap();
+        let fenced = append(&mut writer, Writer::Shared, &next, soon());
+        assert_eq!(fenced, Err(StoreError::Moved));
+    }
+    let mut node = rig.store(name, "migrated-1");
+    let seen = node.head(soon()).unwrap().epoch;
+    node.claim(seen, soon()).unwrap();
+    append(&mut writer, Writer::Shared, &next, soon()).unwrap();
 }
 
 fn there_and_back<R: Rig>(rig: &R)
@@ -191,12 +222,14 @@ where
 mod keys;
 #[cfg(test)]
 mod lost;
+#[cfg(all(test, feature = "postgres"))]
+pub mod world;
 
 #[cfg(test)]
 mod tests {
     use ron_files::{CrashMode, FaultKind};
-    use ron_tlog::append::{Record, rewrite_private};
-    use ron_tlog::store::{Refusal, StoreError};
+    use ron_tlog::append::{Record, clear_copy, rewrite_private};
+    use ron_tlog::store::Refusal;
 
     use super::*;
     use crate::memory::{Defect, FAULTS, MemoryEngine};
@@ -528,6 +561,56 @@ mod tests {
         let said = why(to_engine(&engine, &disk, LOG, true));
         assert!(said.contains("its batch at entry 0 differs"), "{said}");
         assert!(in_files(&disk).is_ok());
+    }
+
+    /// Entries get what opens them; leaves, places and what was there stay.
+    #[test]
+    fn entries_get_private_parts_on_the_way() {
+        let (engine, disk) = (MemoryEngine::new(Defect::None), SimDisk::new());
+        let mut log = in_files(&disk).unwrap();
+        log.append(&["one", "two"]).unwrap();
+        log.append(&[Private]).unwrap();
+        log.publish_checkpoint(&signer()).unwrap();
+        let before = seen(&log.reader());
+        drop(log);
+        let go = |is_resumed, name: &'static str| -> Result<Migrated, MigrateError> {
+            let make = move |index: u64, leaf: &[u8]| {
+                let leaf = std::str::from_utf8(leaf).map_err(|e| e.to_string())?;
+                Ok(format!("{name} {index} {leaf}").into_bytes())
+            };
+            let fill = begin(&engine, &disk, LOG, is_resumed)?;
+            let mut fill = fill.adding(Some(Box::new(make)));
+            fill.copy_signed(&mut |_, _| {})
+        };
+        assert_eq!(go(false, "of").unwrap().size, 3);
+        let said = why(go(true, "another"));
+        assert!(said.contains("batch at entry 0 differs"), "{said}");
+        assert_eq!(go(true, "of").unwrap().sent, 0);
+        let fill = begin(&engine, &disk, LOG, true).unwrap();
+        let make = |index: u64, leaf: &[u8]| {
+            let leaf = String::from_utf8_lossy(leaf);
+            Ok(format!("of {index} {leaf}").into_bytes())
+        };
+        let fill = fill.adding(Some(Box::new(make)));
+        let nodes = [
+            session(&engine, LOG, "moved"),
+            session(&engine, LOG, "moved"),
+        ];
+        fill.finish(PLACE, nodes, &mut |_, _| {}).unwrap();
+        clear_copy(&disk, dir()).unwrap();
+        let mut node = node(&engine, &disk, LOG, "a#1");
+        catch_up(&mut node).unwrap();
+        take_over(&mut node);
+        node.publish_checkpoint(&signer()).unwrap();
+        assert_eq!(seen(&node.reader()), before);
+        let mut private = Vec::new();
+        let visit = |_, _: &[u8], part: &[u8]| {
+            private.push(String::from_utf8(part.to_vec()).unwrap());
+            Ok::<(), ron_tlog::ReadError>(())
+        };
+        node.reader().records(0..3, visit).unwrap();
+        assert_eq!(private, ["of 0 one", "of 1 two", "memo"]);
+        assert!(clear_copy(&files(), dir()).is_err(), "it is no copy");
     }
 
     #[test]

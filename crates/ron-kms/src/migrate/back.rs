@@ -37,7 +37,7 @@ impl KeyMove<'_> {
             }
             // An earlier move back lacks nothing but its last step.
             Some(Peeked { transit: None, .. }) if !is_copy && found.transit.is_some() => {
-                let moved = self.log.log_to_files(is_resumed, show)?;
+                let moved = self.log.log_to_files(None, is_resumed, show)?;
                 forget(&mut *self.records()?).map_err(beside)?;
                 return Ok(moved);
             }
@@ -53,7 +53,7 @@ impl KeyMove<'_> {
         }
         // Opened before anything is closed, to find a seal key that is missing.
         self.opened()?;
-        let moved = self.log.log_to_files(is_resumed, show)?;
+        let moved = self.log.log_to_files(None, is_resumed, show)?;
         let mut keys = self.opened()?;
         let newest = self.examine(&keys)?;
         self.close(&mut keys)?;

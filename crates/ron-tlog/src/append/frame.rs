@@ -5,7 +5,7 @@
 use ron_crypto::hash::sha256;
 
 use super::layout::{
-    BATCH_HEADER, BatchHeader, Salt, entry_holds, entry_len, entry_parts, reseal_entry,
+    BATCH_HEADER, BatchHeader, Salt, entry_holds, entry_len, entry_parts, push_entry, reseal_entry,
     reseal_header,
 };
 use super::log::Encoded;
@@ -27,6 +27,41 @@ pub(crate) fn reseal(frame: &mut [u8], first: u64, salt: &Salt) {
         reseal_entry(entry, salt, index);
         rest = after;
     }
+}
+
+/// Gives each entry that has no private part the one that `private` makes of its index and leaf. Leaves, and so the tree, stay as they
+/// are.
+pub(crate) fn with_private(
+    batch: &Batch,
+    salt: &Salt,
+    private: &mut dyn FnMut(u64, &[u8]) -> Result<Vec<u8>, String>,
+) -> Result<Batch, String> {
+    let header = BatchHeader::decode(&batch.frame, salt).ok_or("its header is damaged")?;
+    let mut frame = vec![0; BATCH_HEADER];
+    let mut rest = &batch.frame[BATCH_HEADER..];
+    for index in batch.place.first..batch.place.end() {
+        let entry = entry_len(rest).and_then(|len| rest.split_at_checked(len));
+        let (entry, after) = entry.ok_or("an entry is cut")?;
+        let (preimage, kept) = entry_parts(entry);
+        // The preimage of a leaf is a zero byte and the leaf.
+        let leaf = &preimage[1..];
+        if kept.is_empty() {
+            let made = private(index, leaf)?;
+            if made.len() > usize::from(u16::MAX) {
+                return Err(format!("the private part of entry {index} is too long"));
+            }
+            push_entry(&mut frame, salt, index, leaf, &made);
+        } else {
+            push_entry(&mut frame, salt, index, leaf, kept);
+        }
+        rest = after;
+    }
+    let body = (frame.len() - BATCH_HEADER) as u32;
+    frame[..BATCH_HEADER].copy_from_slice(&BatchHeader { body, ..header }.encode(salt));
+    Ok(Batch {
+        place: batch.place,
+        frame,
+    })
 }
 
 /// Checks that the frame of a batch is whole, is that of its place, and gives the tree in `encoded`, which is the one before it, the

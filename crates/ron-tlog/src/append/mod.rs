@@ -42,7 +42,8 @@ pub use errors::{
 };
 pub use log::{Log, LogOptions, Record, Recovery};
 pub use migrate::{
-    Back, Fill, MigrateError, Migrated, finish_tombstone, from_copy, is_copy, refuse_copy, to_files,
+    Back, Fill, MakePrivate, MigrateError, Migrated, clear_copy, finish_tombstone, from_copy,
+    is_copy, refuse_copy, to_files,
 };
 pub use pick::pick;
 pub use reader::{LogReader, TreeHead};

@@ -21,9 +21,9 @@ use ron_proto::passport::{Jwks, RevokeAnswer, Revoked};
 use ron_service::ReadyBoard;
 
 pub use recorded::RecordedAsk;
-pub use register::{LOG_DIR, LogPlace, Register};
-pub use shared::{HeadAge, SharedPlace, SharedTimes};
-pub use store::{RevocationStore, StoreFailed};
+pub use register::{LOG_DIR, LogPlace, Register, compare, signed};
+pub use shared::{HeadAge, SharedPlace, SharedTimes, private_of, row_of};
+pub use store::{FILE_NAME, RevocationStore, Row, StoreFailed, rows_of};
 
 use draft::Draft;
 use register::BATCH_MAX;

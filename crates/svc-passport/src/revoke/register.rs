@@ -60,7 +60,8 @@ pub enum RegisterRefused {
     #[error("the end of the revocation log cannot be written: {0}")]
     Unfinished(String),
     #[error(
-        "passport.db has revocations of an issuer with a log in files; a node of an issuer with log.url begins with another data_dir"
+        "passport.db has revocations of an issuer with a log in files: move them to the database with `ron issuer migrate`, end a move that \
+         was interrupted with --resume, or give a node of an issuer with log.url another data_dir"
     )]
     OwnRows,
     #[error(
@@ -305,15 +306,22 @@ impl Files {
                 .into(),
             by: revocation_log::by(&by_salt, draft.actor, draft.reason),
         };
-        let sig = self.signer.sign(&signed_bytes(&event));
-        Ok(Row {
-            sig: sig.map_err(|e| StoreFailed::Row(e.to_string()))?,
+        let row = Row {
+            sig: Vec::new(),
             event,
             actor: draft.actor.to_owned(),
             reason: draft.reason.to_owned(),
             by_salt,
-        })
+        };
+        signed(row, &self.signer)
     }
+}
+
+/// A row with this service's signature.
+pub fn signed(row: Row, signer: &Ed25519NoteSigner) -> Result<Row, StoreFailed> {
+    let sig = signer.sign(&signed_bytes(&row.event));
+    let sig = sig.map_err(|e| StoreFailed::Row(e.to_string()))?;
+    Ok(Row { sig, ..row })
 }
 
 /// Whether this service wrote the event's row.

@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 use super::PAGE_MAX;
 use super::draft::{Draft, EPOCH_FIRST};
 use super::recorded::Recorded;
-use super::store::StoreFailed;
+use super::store::{Row, StoreFailed};
 
 /// Maximum time of a read of the log: the thread that reads records revocations too.
 const READ: Duration = Duration::from_secs(2);
@@ -69,6 +69,18 @@ impl Opening {
             salt: self.salt.clone(),
             by: revocation_log::by(by_salt, &self.actor, &self.reason),
         })
+    }
+
+    /// What opens the leaf of a row.
+    fn of_row(row: &Row) -> Self {
+        Self {
+            ts: row.event.ts.0,
+            revoked: row.event.revoked.clone(),
+            salt: row.event.salt.clone(),
+            actor: row.actor.clone(),
+            reason: row.reason.clone(),
+            by_salt: Bytes(row.by_salt.to_vec()),
+        }
     }
 
     fn entry(&self) -> Result<Entry, StoreFailed> {
@@ -117,6 +129,30 @@ fn opened_whole(seq: u64, leaf: &[u8], private: &[u8]) -> Result<Recorded, Store
         event,
         actor: opening.actor,
         reason: opening.reason,
+    })
+}
+
+/// The private part that a row becomes in a shared log. It opens the leaf.
+pub fn private_of(row: &Row, leaf: &[u8]) -> Result<Vec<u8>, StoreFailed> {
+    let entry = Opening::of_row(row).entry()?;
+    if entry.leaf != leaf {
+        return Err(damaged(row.event.seq, "its leaf is not that of its row"));
+    }
+    Ok(entry.private)
+}
+
+/// The row that a record of a shared log becomes, without a signature.
+pub fn row_of(seq: u64, leaf: &[u8], private: &[u8]) -> Result<Row, StoreFailed> {
+    let recorded = opened_whole(seq, leaf, private)?;
+    let opening: Opening =
+        serde_json::from_slice(private).map_err(|e| damaged(seq, &e.to_string()))?;
+    let by_salt = opening.by_salt.as_slice().try_into();
+    Ok(Row {
+        event: recorded.event,
+        actor: recorded.actor,
+        reason: recorded.reason,
+        by_salt: by_salt.map_err(|_| damaged(seq, "its salt has another length"))?,
+        sig: Vec::new(),
     })
 }
 
@@ -431,6 +467,20 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_row_becomes_a_private_part_and_back() {
+        for n in 1..4 {
+            let entry = entry(n);
+            let row = row_of(n, &entry.leaf, &entry.private).unwrap();
+            assert_eq!((row.event.seq, row.reason.as_str()), (n, "leaked"));
+            assert_eq!(private_of(&row, &entry.leaf).unwrap(), entry.private);
+            let mut other = row.clone();
+            other.reason = "lost".to_owned();
+            assert!(private_of(&other, &entry.leaf).is_err());
+            assert!(row_of(n, &entry.leaf, b"").is_err());
+        }
+    }
+
     /// A log of entries with their private parts, beside a database without rows, as a node has it.
     fn written(entries: &[Entry]) -> (tempfile::TempDir, PathBuf, Ed25519NoteSigner) {
         let dir = tempfile::tempdir().unwrap();
@@ -456,6 +506,25 @@ mod tests {
         let (_dir, path, signer) = written(&wrong);
         let refused = verify(&path, signer.verifier(), &mut |_, _| {});
         assert!(refused.unwrap_err().contains("event 2"));
+    }
+
+    /// A log that came back from an engine has both, and neither may lack an event.
+    #[test]
+    fn the_offline_check_compares_rows_with_private_parts() {
+        let entries = [entry(1), entry(2), entry(3)];
+        let (dir, path, signer) = written(&entries);
+        let store = RevocationStore::open(&Dir::os(dir.path())).unwrap();
+        let rows = entries.iter().zip(1..).map(|(entry, seq)| {
+            let row = row_of(seq, &entry.leaf, &entry.private).unwrap();
+            super::super::signed(row, &signer).unwrap()
+        });
+        let rows: Vec<Row> = rows.collect();
+        store.append(&rows[..2]).unwrap();
+        let refused = verify(&path, signer.verifier(), &mut |_, _| {}).unwrap_err();
+        assert!(refused.contains("no event 3"), "{refused}");
+        store.append(&rows[2..]).unwrap();
+        let verified = verify(&path, signer.verifier(), &mut |_, _| {}).unwrap();
+        assert_eq!((verified.leaves, verified.rows), (3, Some(3)));
     }
 
     #[test]

@@ -59,7 +59,7 @@ static MIGRATIONS: [Migration; 2] = [
 ];
 
 /// Name of the database inside the data directory.
-const FILE_NAME: &str = "passport.db";
+pub const FILE_NAME: &str = "passport.db";
 
 /// The store of revocations; owned by the revoker thread after start.
 #[derive(Debug)]
@@ -171,6 +171,15 @@ impl RevocationStore {
                     row.sig,
                 ])?;
             }
+            Ok(())
+        })
+    }
+
+    /// Deletes revocations and used assertions, which are in an engine by now.
+    pub fn forget(&self) -> Result<(), StoreFailed> {
+        self.0.write(|tx| {
+            tx.execute("DELETE FROM revocation", [])?;
+            tx.execute("DELETE FROM used_assertion", [])?;
             Ok(())
         })
     }

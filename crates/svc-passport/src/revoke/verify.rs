@@ -40,14 +40,19 @@ pub fn verify(
             .map_err(|e| format!("{}: {e}", path.display()))
     });
     let mut rows = rows.transpose()?;
-    let mut compare = |index: u64, leaf: &[u8], private: &[u8]| match &mut rows {
-        // The copy of a log that several nodes write has no rows.
-        _ if !private.is_empty() => {
-            let opened = opened(index + 1, leaf, private);
-            opened.map(drop).map_err(|e| e.to_string())
+    // The copy of a log that several nodes write has no rows; one that was moved back to files has both.
+    let has_rows = rows.as_mut().map(Rows::any).transpose()?.unwrap_or(false);
+    let mut compare = |index: u64, leaf: &[u8], private: &[u8]| {
+        if !private.is_empty() {
+            opened(index + 1, leaf, private).map_err(|e| e.to_string())?;
+            if !has_rows {
+                return Ok(());
+            }
         }
-        Some(rows) => rows.matches(index + 1, leaf),
-        None => Ok(()),
+        match &mut rows {
+            Some(rows) => rows.matches(index + 1, leaf),
+            None => Ok(()),
+        }
     };
     let log = verify_dir(log, key, &mut compare, progress).map_err(|e| e.to_string())?;
     let rows = rows.map(|rows| rows.finish(log.size, key)).transpose()?;
@@ -74,11 +79,22 @@ impl Rows {
         }
     }
 
-    fn next(&mut self) -> Result<Option<Row>, String> {
+    /// Whether there are rows at all.
+    fn any(&mut self) -> Result<bool, String> {
+        self.fill()?;
+        Ok(!self.read.is_empty())
+    }
+
+    fn fill(&mut self) -> Result<(), String> {
         if self.read.is_empty() {
             let rows = rows_of(&self.conn, self.after, PAGE_MAX).map_err(|e| e.to_string())?;
             self.read.extend(rows);
         }
+        Ok(())
+    }
+
+    fn next(&mut self) -> Result<Option<Row>, String> {
+        self.fill()?;
         let row = self.read.pop_front();
         self.after = row.as_ref().map_or(self.after, |row| row.event.seq);
         Ok(row)

@@ -1,128 +1,33 @@
 //! A key service that goes from files to an engine and back, when any step of it fails.
 
-use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use ron_custody::backend::Backends;
 use ron_custody::store::{KeyStore, MIGRATIONS, SealSource, StoreSettings, peek};
 use ron_files::{CrashMode, Dir, FaultKind, SimDisk};
 use ron_http::Method;
-use ron_kernel::{Deadline, OsRandom, Random, SystemClock};
+use ron_kernel::{OsRandom, Random as _, SystemClock};
 use ron_kms::RonKms;
 use ron_kms::migrate::{KeyMove, KeyService, LOG};
 use ron_proto::kms::KeyBackend;
 use ron_proto::values::Timestamp;
 use ron_service::log_move::{Move, MoveError};
-use ron_service::records::{
-    Engine, EngineAccess, EngineDurability, Engines, FileRecords, LogClaim, RecordError,
-    RecordStore, Refusal, Work,
-};
-use ron_service::{Config, Migration, Parts, Store};
+use ron_service::records::{Engine, EngineDurability, FileRecords, RecordStore};
+use ron_service::{Config, Parts, Store};
 use ron_tlog::VerifierKey;
 use ron_tlog::append::{Migrated, refuse_copy, verify_on};
-use ron_tlog::store::{LogSessions, LogStore as _};
+use ron_tlog::store::LogStore as _;
 use serde_json::{Value, json};
 
 use crate::contract::{Rig as _, soon, wait_for};
 use crate::memory::{Defect, FAULTS, Fault, MemoryEngine};
 use crate::services::{Caller, stop};
 
+use super::world::{Ending, World};
+
 const ORIGIN: &str = "kms.example/a";
 const PLACE: &str = "host-a:/data";
-
-/// How a transaction ends that the test has chosen.
-#[derive(Clone, Copy, Debug)]
-enum Ending {
-    Refused,
-    UnknownDone,
-}
-
-/// An engine in memory: its logs, and its records on a disk of their own.
-#[derive(Clone, Debug)]
-struct World {
-    logs: MemoryEngine,
-    tables: SimDisk,
-    /// Transactions of records until one ends otherwise.
-    ends: Arc<Mutex<Option<(usize, Ending)>>>,
-}
-
-impl World {
-    fn new() -> Self {
-        Self {
-            logs: MemoryEngine::new(Defect::None),
-            tables: SimDisk::new(),
-            ends: Arc::default(),
-        }
-    }
-
-    fn tables(&self) -> Box<dyn RecordStore> {
-        let dir = Dir::new(Arc::new(self.tables.clone()), "/tables");
-        let store = Store::open_without_copies(&dir, "keys.db", MIGRATIONS).unwrap();
-        Box::new(FileRecords::new(store))
-    }
-}
-
-impl Engines for World {
-    fn log_sessions(
-        &self,
-        _engine: &Engine,
-        log: &LogClaim<'_>,
-        _access: &EngineAccess,
-    ) -> io::Result<LogSessions> {
-        Ok(self.logs.sessions(log.log, log.holder))
-    }
-
-    fn records(
-        &self,
-        _engine: &Engine,
-        _migrations: &'static [Migration],
-        _access: &EngineAccess,
-        _random: &dyn Random,
-    ) -> io::Result<Box<dyn RecordStore>> {
-        Ok(Box::new(Failing {
-            inner: self.tables(),
-            ends: self.ends.clone(),
-        }))
-    }
-}
-
-struct Failing {
-    inner: Box<dyn RecordStore>,
-    ends: Arc<Mutex<Option<(usize, Ending)>>>,
-}
-
-impl RecordStore for Failing {
-    fn transact(&mut self, work: &mut Work<'_>, by: Deadline) -> Result<bool, RecordError> {
-        let due = {
-            let mut ends = self.ends.lock().unwrap();
-            if let Some((left, _)) = &mut *ends {
-                *left -= 1;
-            }
-            ends.take_if(|(left, _)| *left == 0)
-        };
-        match due {
-            None => self.inner.transact(work, by),
-            Some((_, Ending::Refused)) => Err(Refusal::Unavailable("as wanted".into()).into()),
-            Some((_, Ending::UnknownDone)) => {
-                self.inner.transact(work, by)?;
-                Err(RecordError::Unknown("as the test wants it".into()))
-            }
-        }
-    }
-
-    fn view(&mut self, work: &mut Work<'_>, by: Deadline) -> Result<(), RecordError> {
-        self.inner.view(work, by)
-    }
-
-    fn confirm(&mut self, by: Deadline) -> Result<(), RecordError> {
-        self.inner.confirm(by)
-    }
-
-    fn resolve(&mut self, by: Deadline) -> Result<bool, RecordError> {
-        self.inner.resolve(by)
-    }
-}
 
 fn config() -> String {
     format!(
@@ -326,7 +231,7 @@ impl Rig {
         let made = made();
         let keys = in_files(&made.disk).expect("keys in files");
         assert_eq!(keys.len(), 3);
-        let (world, disk) = (World::new(), made.disk.fork());
+        let (world, disk) = (World::new(MIGRATIONS), made.disk.fork());
         there(&world, &disk, &made.vkey, false).unwrap();
         assert_eq!(in_engine(&world, &disk).as_ref(), Some(&keys));
         let ids = ids(&world, &disk);
@@ -335,7 +240,7 @@ impl Rig {
     }
 
     fn in_files(&self) -> (World, SimDisk) {
-        (World::new(), self.made.disk.fork())
+        (World::new(MIGRATIONS), self.made.disk.fork())
     }
 
     fn in_engine(&self) -> (World, SimDisk) {
@@ -397,7 +302,7 @@ impl Rig {
         );
         verified.unwrap_or_else(|error| panic!("{what}: {error}"));
         // The journal has the answers: they come along once more.
-        let world = World::new();
+        let world = World::new(MIGRATIONS);
         self.there(&world, disk, false)
             .unwrap_or_else(|error| panic!("{what}: {error}"));
         assert_eq!(ids(&world, disk), self.ids, "{what}");
@@ -520,13 +425,13 @@ fn what_does_not_fit_is_refused() {
     let said = why(rig.back(&world, &disk, false));
     assert!(said.contains("--resume"), "{said}");
     // Files of an earlier time, whose later state is in the engine.
-    let (world, backup) = (World::new(), rig.made.disk.fork());
+    let (world, backup) = (World::new(MIGRATIONS), rig.made.disk.fork());
     rig.there(&world, &disk, false).unwrap();
     let said = why(rig.there(&world, &backup, true));
     assert!(said.contains("has claimed"), "{said}");
     assert_eq!(in_files(&backup).as_ref(), Some(&rig.keys));
     // An engine with other keys.
-    let (other, disk) = (World::new(), rig.made.disk.fork());
+    let (other, disk) = (World::new(MIGRATIONS), rig.made.disk.fork());
     let made = made();
     there(&other, &made.disk, &made.vkey, false).unwrap();
     let world = World {
@@ -540,7 +445,7 @@ fn what_does_not_fit_is_refused() {
     let journal = home(&disk).join("replay");
     let name = journal.list().unwrap().remove(0);
     disk.flip(&journal.file(&name), 40, 3);
-    let said = why(rig.there(&World::new(), &disk, false));
+    let said = why(rig.there(&World::new(MIGRATIONS), &disk, false));
     assert!(said.contains("accept the loss"), "{said}");
     assert_eq!(in_files(&disk).as_ref(), Some(&rig.keys));
 }

@@ -13,6 +13,7 @@ use super::{
     MigrateError, Migrated, Progress, by, claim_copy, into_own, is_copy, refused, sync_segments,
 };
 use crate::checkpoint::Checkpoint;
+use crate::note::NoteSigner;
 use crate::store::{LogStore, StoreError, Transit};
 use ron_files::{Disk, write_atomic};
 
@@ -24,6 +25,8 @@ pub struct Back {
     pub reads: Box<dyn LogStore>,
     /// Where the directory is, as in the name of `node`.
     pub place: String,
+    /// Signs the log once nothing comes any more: of one whose checkpoints are in no engine.
+    pub signer: Option<Arc<dyn NoteSigner>>,
 }
 
 /// Makes the copy of a stopped node a log in files, of its own. Until the claim other nodes may go on; after it none writes, because
@@ -40,6 +43,7 @@ pub fn to_files(
         node: [store, checkpoints],
         mut reads,
         place,
+        signer,
     } = sessions;
     let engine = &mut *reads;
     let is_copy = is_copy(Arc::clone(&disk), dir, &options.origin)?;
@@ -61,7 +65,8 @@ pub fn to_files(
     if is_copy {
         let mut copy =
             EngineLog::open(Arc::clone(&disk), dir, options.clone(), store, checkpoints)?;
-        take_over(&disk, dir, &options, &mut copy, engine, progress)?;
+        let signer = signer.as_deref();
+        take_over(&disk, dir, &options, &mut copy, (engine, signer), progress)?;
     }
     into_own(disk, dir, options)
 }
@@ -72,7 +77,7 @@ fn take_over(
     dir: &Path,
     options: &LogOptions,
     copy: &mut EngineLog,
-    engine: &mut dyn LogStore,
+    (engine, signer): (&mut dyn LogStore, Option<&dyn NoteSigner>),
     progress: Progress<'_>,
 ) -> Result<(), MigrateError> {
     while !copy.follow(by())?.is_empty() {
@@ -83,7 +88,7 @@ fn take_over(
     compare(&mut source, &mut back, copy.size(), engine, progress)?;
     // A log of its own is not opened without the checkpoints that it mentions. Those of later batches are in the engine before them.
     let newest = engine.checkpoint(by())?.map_or(0, |(size, _)| size);
-    if source.noted() > newest.max(copy.reader().checkpoint_size()) {
+    if signer.is_none() && source.noted() > newest.max(copy.reader().checkpoint_size()) {
         return refused(format!(
             "the database has no checkpoint of {} entries or more, which the log mentions",
             source.noted()
@@ -96,6 +101,11 @@ fn take_over(
     if (back.tree.size(), back.tree.root()) != (copy.size(), copy.root()) {
         let why = "the copy in the files is not what the database has";
         return Err(StoreError::Lost(why.into()).into());
+    }
+    if let Some(signer) = signer {
+        let signed = copy.publish_checkpoint(signer);
+        signed
+            .map_err(|e| MigrateError::Refused(format!("its checkpoint was not written: {e}")))?;
     }
     adopt_checkpoint(&**disk, dir, options, copy, engine)?;
     sync_segments(&**disk, dir)?;

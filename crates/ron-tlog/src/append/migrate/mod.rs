@@ -35,7 +35,7 @@ use ron_files::Disk;
 
 pub use back::{Back, to_files};
 pub use lost::from_copy;
-pub use there::{Fill, finish_tombstone};
+pub use there::{Fill, MakePrivate, finish_tombstone};
 
 /// Maximum time of one call to the engine.
 const CALL: Duration = Duration::from_secs(30);
@@ -113,6 +113,24 @@ pub fn refuse_copy(disk: &dyn Disk, dir: &Path) -> Result<(), OpenError> {
         Some(meta) if meta.is_copy() => Err(copy_refused(&meta, dir)),
         _ => Ok(()),
     }
+}
+
+/// Removes the entries of a copy that lacks their private parts; the next node to open it reads all of them from the engine. What was
+/// signed stays, so that the engine is compared with it.
+pub fn clear_copy(disk: &dyn Disk, dir: &Path) -> Result<(), MigrateError> {
+    match Meta::load(disk, dir)? {
+        Some(meta) if meta.is_copy() => {}
+        _ => return refused(format!("{} is no copy", dir.display())),
+    }
+    let names = disk.list(dir).map_err(OpenError::io("listing", dir))?;
+    let is_index = |name: &str| Path::new(name).extension().is_some_and(|end| end == "idx");
+    let of_entries = |name: &&String| is_index(name) || segment_number(name).is_some();
+    for name in names.iter().filter(of_entries) {
+        let path = dir.join(name);
+        disk.remove(&path)
+            .map_err(OpenError::io("removing", &path))?;
+    }
+    Ok(disk.sync_dir(dir).map_err(OpenError::io("syncing", dir))?)
 }
 
 /// Ends a migration to files: a copy that is complete and durable is a log of its own from now on.

@@ -7,6 +7,7 @@ use ron_kernel::Deadline;
 
 use super::super::build::damaged;
 use super::super::engine_log::EngineLog;
+use super::super::frame;
 use super::super::log::{Log, LogOptions};
 use super::super::open::load_checkpoint;
 use super::super::source::Source;
@@ -30,7 +31,11 @@ pub struct Fill {
     options: LogOptions,
     source: Source,
     target: Target,
+    private: Option<MakePrivate>,
 }
+
+/// Makes the private part of an entry from its index and leaf, where the log in files has none.
+pub type MakePrivate = Box<dyn FnMut(u64, &[u8]) -> Result<Vec<u8>, String>>;
 
 /// The engine's side.
 struct Target {
@@ -212,7 +217,15 @@ impl Fill {
             },
             options,
             source,
+            private: None,
         })
+    }
+
+    /// Has entries without a private part get one in the engine: what files keep beside the log. The copy in the directory lacks it,
+    /// so its segments are to be removed at the end.
+    #[must_use]
+    pub fn adding(self, private: Option<MakePrivate>) -> Self {
+        Self { private, ..self }
     }
 
     /// Copies what the newest checkpoint in the directory covers, reads it back, and compares the root; another process may write
@@ -232,9 +245,18 @@ impl Fill {
 
     fn copy(&mut self, upto: u64, progress: Progress<'_>) -> Result<(), MigrateError> {
         let (source, target) = (&mut self.source, &mut self.target);
+        let private = &mut self.private;
         let salt = target.back.salt.clone();
         source.read(upto, &salt, &mut |batch| {
-            target.take(batch)?;
+            let whole = match private {
+                Some(private) => {
+                    let first = batch.place.first;
+                    let whole = frame::with_private(&batch, &salt, private);
+                    whole.map_err(|why| damaged(first, why))?
+                }
+                None => batch,
+            };
+            target.take(whole)?;
             progress(target.back.tree.size(), upto);
             Ok::<(), MigrateError>(())
         })?;

@@ -18,6 +18,7 @@ use ron_proto::{Problem, Tenant, b64};
 
 use super::Api;
 use crate::clients::{self, ClientReject, UsedAssertion};
+use crate::once;
 use crate::revoke::RevokeEvent;
 
 /// The fields of client authentication, allowed in every form.
@@ -246,7 +247,7 @@ impl Api {
     ) -> Result<bool, Problem> {
         if let Some(once) = &self.once {
             let id = (assertion.client.as_str(), assertion.jti.as_str());
-            return once.take("assertion", id, assertion.until_s, deadline);
+            return once.take(once::ASSERTION, id, assertion.until_s, deadline);
         }
         let (answer, durable) = reply();
         let sent = self
