@@ -157,7 +157,7 @@ fn failed<M: Moves>(why: &str, way: Way) -> String {
         "nothing was changed; the next rehearsal removes what this one has left".to_owned()
     } else {
         format!(
-            "nothing is lost: the {name} is where it was; after an interruption run the command again with --resume"
+            "nothing is lost: after an interruption run the command again with --resume; until then a refused start says where the {name} is"
         )
     };
     format!("migrate: {why}\nhint: {hint}")

@@ -146,23 +146,24 @@ fn home(disk: &SimDisk) -> Dir {
     Dir::new(Arc::new(disk.clone()), "/data")
 }
 
-fn open(records: Box<dyn RecordStore>, home: &Dir) -> Result<KeyStore, String> {
-    let settings = StoreSettings {
+fn settings(home: &Dir) -> StoreSettings {
+    StoreSettings {
         home: Some(home.clone()),
         seal: SealSource::KeyFile {
             path: "/data/seal.key".into(),
             may_create: true,
         },
         origin: Some(ORIGIN.into()),
-    };
-    let backends = Backends::new(KeyBackend::File, Vec::new(), SystemClock::shared());
-    let opened = KeyStore::open_in(
-        records,
-        &settings,
-        backends,
-        OsRandom::shared(),
-        Timestamp(1),
-    );
+    }
+}
+
+fn backends() -> Backends {
+    Backends::new(KeyBackend::File, Vec::new(), SystemClock::shared())
+}
+
+fn open(records: Box<dyn RecordStore>, home: &Dir) -> Result<KeyStore, String> {
+    let (settings, random) = (settings(home), OsRandom::shared());
+    let opened = KeyStore::open_in(records, &settings, backends(), random, Timestamp(1));
     opened.map_err(|e| e.to_string())
 }
 
@@ -441,6 +442,18 @@ fn what_does_not_fit_is_refused() {
     let said = why(rig.there(&world, &disk, false));
     assert!(said.contains("other keys"), "{said}");
     assert_eq!(in_files(&disk).as_ref(), Some(&rig.keys));
+    // Starts that a TPM of this host counts.
+    let counted = rig.made.disk.fork();
+    let opened = KeyStore::open(
+        &settings(&home(&counted)),
+        backends(),
+        OsRandom::shared(),
+        Timestamp(1),
+    );
+    opened.unwrap().set_tpm_counter(4).unwrap();
+    let said = why(rig.there(&World::new(MIGRATIONS), &counted, false));
+    assert!(said.contains("counted in a TPM"), "{said}");
+    assert_eq!(in_files(&counted).as_ref(), Some(&rig.keys));
     // Remembered answers that are lost.
     let journal = home(&disk).join("replay");
     let name = journal.list().unwrap().remove(0);
