@@ -18,7 +18,8 @@ pub struct Operator {
     receiver: Receiver,
     /// By endpoint: the newest time at which it was disabled, by its first failure, and how many messages it had refused by then.
     disabled: [(u64, u64); ENDPOINTS.len()],
-    /// By endpoint: whether a resumption had no answer, so that it may still take effect.
+    /// By endpoint: whether a resumption was asked for that has not been seen to take effect. It is only accepted when it is
+    /// answered, and takes effect later.
     open: [bool; ENDPOINTS.len()],
 }
 
@@ -54,6 +55,8 @@ impl Operator {
         time::sleep(ms(below(300)));
         for doc in self.docs() {
             if doc.state != WebhookState::Disabled {
+                let at = ENDPOINTS.iter().position(|(name, _)| *name == doc.name);
+                self.open[at.expect("an endpoint")] = false;
                 continue;
             }
             fault::happened("an endpoint is disabled");
@@ -95,7 +98,7 @@ impl Operator {
         let resume = ResumeWebhook { after };
         let wallet = &self.clients.wallet;
         let answer = wallet.resume_webhook(name, &resume, Deadline::within(CALL));
-        self.open[at] = answer.is_err();
+        self.open[at] = true;
         ron_sim::note(&format!("{name} is resumed from {after:?}: {answer:?}"));
     }
 
