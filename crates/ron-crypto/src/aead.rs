@@ -1,35 +1,99 @@
-//! AES-256-GCM: sealing and opening with associated data.
+//! AES-GCM and ChaCha20-Poly1305: sealing and opening with associated data.
 
-use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
+use aws_lc_rs::aead::{
+    AES_128_GCM, AES_256_GCM, Aad, Algorithm, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey,
+};
 
 use crate::secret::{Secret32, SecretBytes};
 
 /// Bytes that sealing adds at the end.
 pub const TAG_LEN: usize = 16;
 
-fn cipher(key: &Secret32) -> LessSafeKey {
-    LessSafeKey::new(UnboundKey::new(&AES_256_GCM, key.expose()).expect("the key has 32 bytes"))
+/// A cipher with a nonce of 12 bytes and a tag of 16.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Aead {
+    /// NIST SP 800-38D.
+    Aes128Gcm,
+    /// NIST SP 800-38D.
+    Aes256Gcm,
+    /// RFC 8439.
+    ChaCha20Poly1305,
 }
 
-/// Encrypts; returns the ciphertext and its 16-byte tag. The caller must never use a nonce twice
-/// with one key: a repetition reveals both plaintexts and the authentication key.
+impl Aead {
+    /// Bytes of a key.
+    #[must_use]
+    pub const fn key_len(self) -> usize {
+        match self {
+            Self::Aes128Gcm => 16,
+            Self::Aes256Gcm | Self::ChaCha20Poly1305 => 32,
+        }
+    }
+
+    fn algorithm(self) -> &'static Algorithm {
+        match self {
+            Self::Aes128Gcm => &AES_128_GCM,
+            Self::Aes256Gcm => &AES_256_GCM,
+            Self::ChaCha20Poly1305 => &CHACHA20_POLY1305,
+        }
+    }
+
+    fn cipher(self, key: &[u8]) -> LessSafeKey {
+        let key = UnboundKey::new(self.algorithm(), key);
+        LessSafeKey::new(key.expect("the key has the cipher's length"))
+    }
+
+    /// Encrypts; returns the ciphertext and its 16-byte tag. The caller must never use a nonce twice
+    /// with one key: a repetition reveals both plaintexts and the authentication key. Panics when the
+    /// key has another length than [`Aead::key_len`].
+    #[must_use]
+    pub fn seal(self, key: &[u8], nonce: &[u8; 12], aad: &[u8], plaintext: &[u8]) -> Vec<u8> {
+        // Reserved up front: growing later would leave a copy of the plaintext behind.
+        let mut sealed = Vec::with_capacity(plaintext.len() + TAG_LEN);
+        sealed.extend_from_slice(plaintext);
+        self.cipher(key)
+            .seal_in_place_append_tag(
+                Nonce::assume_unique_for_key(*nonce),
+                Aad::from(aad),
+                &mut sealed,
+            )
+            .expect("these ciphers seal up to 64 GiB");
+        sealed
+    }
+
+    /// Decrypts the output of [`Aead::seal`]; `None` when the key, the nonce, the associated data or
+    /// any bit differs.
+    #[must_use]
+    pub fn open(
+        self,
+        key: &[u8],
+        nonce: &[u8; 12],
+        aad: &[u8],
+        sealed: &[u8],
+    ) -> Option<SecretBytes> {
+        // Decrypted in place in secret memory: the plaintext never lies in ordinary memory.
+        let mut buffer = SecretBytes::from_slice(sealed);
+        let length = self
+            .cipher(key)
+            .open_in_place(
+                Nonce::assume_unique_for_key(*nonce),
+                Aad::from(aad),
+                buffer.expose_mut(),
+            )
+            .ok()?
+            .len();
+        buffer.truncate(length);
+        Some(buffer)
+    }
+}
+
+/// [`Aead::seal`] with AES-256-GCM.
 #[must_use]
 pub fn seal_aes256_gcm(key: &Secret32, nonce: &[u8; 12], aad: &[u8], plaintext: &[u8]) -> Vec<u8> {
-    // Reserved up front: growing later would leave a copy of the plaintext behind.
-    let mut sealed = Vec::with_capacity(plaintext.len() + TAG_LEN);
-    sealed.extend_from_slice(plaintext);
-    cipher(key)
-        .seal_in_place_append_tag(
-            Nonce::assume_unique_for_key(*nonce),
-            Aad::from(aad),
-            &mut sealed,
-        )
-        .expect("AES-GCM seals up to 64 GiB");
-    sealed
+    Aead::Aes256Gcm.seal(key.expose(), nonce, aad, plaintext)
 }
 
-/// Decrypts the output of [`seal_aes256_gcm`]; `None` when the key, the nonce, the associated data
-/// or any bit differs.
+/// [`Aead::open`] with AES-256-GCM.
 #[must_use]
 pub fn open_aes256_gcm(
     key: &Secret32,
@@ -37,18 +101,7 @@ pub fn open_aes256_gcm(
     aad: &[u8],
     sealed: &[u8],
 ) -> Option<SecretBytes> {
-    // Decrypted in place in secret memory: the plaintext never lies in ordinary memory.
-    let mut buffer = SecretBytes::from_slice(sealed);
-    let length = cipher(key)
-        .open_in_place(
-            Nonce::assume_unique_for_key(*nonce),
-            Aad::from(aad),
-            buffer.expose_mut(),
-        )
-        .ok()?
-        .len();
-    buffer.truncate(length);
-    Some(buffer)
+    Aead::Aes256Gcm.open(key.expose(), nonce, aad, sealed)
 }
 
 #[cfg(test)]
@@ -102,6 +155,39 @@ mod tests {
              8cb08e48590dbb3da7b08b1056828838c5f61e6393ba7a0abcc9f662\
              76fc6ece0f4e1768cddf8853bb2d551b",
         );
+    }
+
+    /// RFC 8439, 2.8.2.
+    #[test]
+    fn chacha_specification_vector() {
+        let key = bytes("808182838485868788898a8b8c8d8e8f909192939495969798999a9b9c9d9e9f");
+        let nonce = bytes("070000004041424344454647").try_into().unwrap();
+        let aad = bytes("50515253c0c1c2c3c4c5c6c7");
+        let text = b"Ladies and Gentlemen of the class of '99: If I could offer you only one tip for the future, \
+                     sunscreen would be it.";
+        let sealed = Aead::ChaCha20Poly1305.seal(&key, &nonce, &aad, text);
+        let end = hex::encode(&sealed[text.len()..]);
+        assert_eq!(end, "1ae10b594f09e26a7e902ecbd0600691");
+        assert!(hex::encode(&sealed).starts_with("d31a8d34648e60db7b86afbc53ef7ec2"));
+        let opened = Aead::ChaCha20Poly1305.open(&key, &nonce, &aad, &sealed);
+        assert_eq!(opened.expect("it opens").expose(), text);
+    }
+
+    /// Test case 4 of the GCM specification.
+    #[test]
+    fn gcm_with_a_short_key() {
+        let key = bytes("feffe9928665731c6d6a8f9467308308");
+        let nonce = bytes("cafebabefacedbaddecaf888").try_into().unwrap();
+        let aad = bytes("feedfacedeadbeeffeedfacedeadbeefabaddad2");
+        let text = bytes(
+            "d9313225f88406e5a55909c5aff5269a86a7a9531534f7da2e4c303d8a318a72\
+             1c3c0c95956809532fcf0e2449a6b525b16aedf5aa0de657ba637b39",
+        );
+        let sealed = Aead::Aes128Gcm.seal(&key, &nonce, &aad, &text);
+        let end = hex::encode(&sealed[text.len()..]);
+        assert_eq!(end, "5bc94fbc3221a5db94fae95ae7121a47");
+        let opened = Aead::Aes128Gcm.open(&key, &nonce, &aad, &sealed);
+        assert_eq!(opened.expect("it opens").expose(), text);
     }
 
     proptest! {

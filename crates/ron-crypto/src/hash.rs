@@ -1,4 +1,4 @@
-//! SHA-2, BLAKE3, HMAC-SHA-256 and HKDF-SHA-256.
+//! SHA-2, BLAKE3, HMAC and HKDF-SHA-256.
 
 use std::fmt;
 
@@ -113,6 +113,18 @@ pub fn blake3(message: &[u8]) -> [u8; 32] {
 pub fn hmac_sha256(key: &[u8], message: &[u8]) -> [u8; 32] {
     let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, key), message);
     tag.as_ref().try_into().expect("HMAC-SHA-256 has 32 bytes")
+}
+
+/// HMAC of a message (RFC 2104). Keys of any length are accepted; use as many bytes as the hash has.
+#[must_use]
+pub fn hmac(by: Sha2, key: &[u8], message: &[u8]) -> Hashed {
+    let algorithm = match by {
+        Sha2::Sha256 => hmac::HMAC_SHA256,
+        Sha2::Sha384 => hmac::HMAC_SHA384,
+        Sha2::Sha512 => hmac::HMAC_SHA512,
+    };
+    let tag = hmac::sign(&hmac::Key::new(algorithm, key), message);
+    Hashed::new(by, tag.as_ref()).expect("a MAC has the length of its hash")
 }
 
 /// The longest output of [`hkdf_sha256`], 255 blocks.

@@ -2,9 +2,11 @@
 //!
 //! ```text
 //! 0      format, 1
-//! 1      algorithm: 1 aes256-gcm, 2 aes256-kwp, 3 x25519-hkdf-aes256-gcm, 4 x25519+ml-kem-768
+//! 1      algorithm: 1 aes256-gcm, 2 aes256-kwp, 3 x25519-hkdf-aes256-gcm, 4 x25519+ml-kem-768, 5 aes128-gcm,
+//!        6 chacha20-poly1305
 //! 2..6   key version, big-endian
-//! 6..    1: nonce 12 | ciphertext | tag 16         AES-256-GCM (NIST SP 800-38D), aad as given
+//! 6..    1, 5: nonce 12 | ciphertext | tag 16      AES-GCM (NIST SP 800-38D), aad as given
+//!        6: nonce 12 | ciphertext | tag 16         ChaCha20-Poly1305 (RFC 8439), aad as given
 //!        2: RFC 5649 output                        binds no aad
 //!        3: share 32 | ciphertext | tag 16         HPKE base mode (RFC 9180), DHKEM(X25519)
 //!        4: share 1120 | ciphertext | tag 16       HPKE base mode, X-Wing
@@ -14,15 +16,14 @@
 //! or version selects another key, under which the body does not decrypt. `docs/formats/envelope.md` has an
 //! example of each.
 
-use ron_crypto::aead::{open_aes256_gcm, seal_aes256_gcm};
 use ron_crypto::hpke;
-use ron_crypto::secret::SecretBytes;
+use ron_crypto::secret::{Secret32, SecretBytes};
 use ron_crypto::wrap::{WRAP_MAX, unwrap_aes256_kwp, wrap_aes256_kwp};
 use ron_kernel::Random;
 use ron_proto::kms::{AAD_BYTES_MAX, WRAP_BYTES_MAX};
 use ron_proto::values::{Alg, Kid};
 
-use super::{PublicKey, SecretKey};
+use super::{PublicKey, SecretKey, aead_of};
 use crate::{Cause, Refusal};
 
 /// Bytes of the header, in front of the algorithm's output.
@@ -41,6 +42,8 @@ const fn code(alg: Alg) -> Option<u8> {
         Alg::Aes256Kwp => Some(2),
         Alg::X25519HkdfAes256Gcm => Some(3),
         Alg::X25519MlKem768 => Some(4),
+        Alg::Aes128Gcm => Some(5),
+        Alg::ChaCha20Poly1305 => Some(6),
         _ => None,
     }
 }
@@ -121,7 +124,7 @@ pub fn check_aad(alg: Alg, aad: Option<&[u8]>) -> Result<(), Refusal> {
     }
 }
 
-/// Encrypts to a public key or under a symmetric key; AES-GCM needs `nonce`. `None` when
+/// Encrypts to a public key or under a symmetric key; a cipher of [`aead_of`] needs `nonce`. `None` when
 /// the key does not wrap.
 pub fn seal(
     (kid, version): (&Kid, u32),
@@ -132,12 +135,14 @@ pub fn seal(
     random: &dyn Random,
 ) -> Option<Vec<u8>> {
     let body = match (secret, public) {
-        (SecretKey::Symmetric(Alg::Aes256Gcm, key), _) => {
+        (SecretKey::Symmetric(Alg::Aes256Kwp, key), _) => {
+            wrap_aes256_kwp(&Secret32::try_from_bytes(&key.key)?, plaintext)?
+        }
+        (SecretKey::Symmetric(alg, key), _) => {
             let nonce = nonce?;
-            let sealed = seal_aes256_gcm(&key.key, &nonce, aad, plaintext);
+            let sealed = aead_of(*alg)?.seal(key.key.expose(), &nonce, aad, plaintext);
             [&nonce[..], &sealed].concat()
         }
-        (SecretKey::Symmetric(Alg::Aes256Kwp, key), _) => wrap_aes256_kwp(&key.key, plaintext)?,
         (_, PublicKey::Kem(kem, raw)) => {
             hpke::seal(*kem, raw, &info(kid, version), aad, plaintext, random)?
         }
@@ -154,11 +159,13 @@ pub fn open(
     body: &[u8],
 ) -> Option<SecretBytes> {
     match secret {
-        SecretKey::Symmetric(Alg::Aes256Gcm, key) => {
-            let (nonce, sealed) = body.split_first_chunk::<NONCE_LEN>()?;
-            open_aes256_gcm(&key.key, nonce, aad, sealed)
+        SecretKey::Symmetric(Alg::Aes256Kwp, key) => {
+            unwrap_aes256_kwp(&Secret32::try_from_bytes(&key.key)?, body)
         }
-        SecretKey::Symmetric(Alg::Aes256Kwp, key) => unwrap_aes256_kwp(&key.key, body),
+        SecretKey::Symmetric(alg, key) => {
+            let (nonce, sealed) = body.split_first_chunk::<NONCE_LEN>()?;
+            aead_of(*alg)?.open(key.key.expose(), nonce, aad, sealed)
+        }
         SecretKey::Kem(key) => key.open(&info(kid, version), aad, body),
         _ => None,
     }
@@ -170,8 +177,10 @@ mod tests {
 
     use super::*;
 
-    const WRAPS: [Alg; 4] = [
+    const WRAPS: [Alg; 6] = [
+        Alg::Aes128Gcm,
         Alg::Aes256Gcm,
+        Alg::ChaCha20Poly1305,
         Alg::Aes256Kwp,
         Alg::X25519HkdfAes256Gcm,
         Alg::X25519MlKem768,

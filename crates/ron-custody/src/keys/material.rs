@@ -17,7 +17,7 @@ use ron_proto::values::Alg;
 
 use super::input::{DeviceInput, Input, hash_of, padding_of};
 use super::jwt::jws_alg;
-use super::symmetric::SymmetricKey;
+use super::symmetric::{SymmetricKey, symmetric_len};
 
 /// A private key in memory. Never printed, and serialised only sealed.
 pub enum SecretKey {
@@ -123,7 +123,13 @@ pub const fn public_len(alg: Alg) -> usize {
         Alg::MlDsa65 => MlDsaSet::L65.public_len(),
         Alg::MlDsa87 => MlDsaSet::L87.public_len(),
         Alg::Ed25519MlDsa65 => 32 + MlDsaSet::L65.public_len(),
-        Alg::Aes256Gcm | Alg::Aes256Kwp | Alg::HmacSha256 => 0,
+        Alg::Aes128Gcm
+        | Alg::Aes256Gcm
+        | Alg::ChaCha20Poly1305
+        | Alg::Aes256Kwp
+        | Alg::HmacSha256
+        | Alg::HmacSha384
+        | Alg::HmacSha512 => 0,
         Alg::X25519HkdfAes256Gcm => Kem::X25519.public_len(),
         Alg::X25519MlKem768 => Kem::XWing.public_len(),
     }
@@ -149,13 +155,14 @@ impl SecretKey {
                 return (Self::Kem(key), secret);
             }
             Alg::Ed25519MlDsa65 => 64,
-            Alg::Ed25519
-            | Alg::MlDsa44
-            | Alg::MlDsa65
-            | Alg::MlDsa87
+            Alg::Ed25519 | Alg::MlDsa44 | Alg::MlDsa65 | Alg::MlDsa87 => 32,
+            Alg::Aes128Gcm
             | Alg::Aes256Gcm
+            | Alg::ChaCha20Poly1305
             | Alg::Aes256Kwp
-            | Alg::HmacSha256 => 32,
+            | Alg::HmacSha256
+            | Alg::HmacSha384
+            | Alg::HmacSha512 => symmetric_len(alg).expect("it is symmetric"),
         };
         let mut secret = SecretBytes::zeroed(length);
         random.fill(secret.expose_mut());
@@ -184,8 +191,8 @@ impl SecretKey {
                 let (one, two) = raw.split_at_checked(32)?;
                 Some(Self::Hybrid(ed25519(one)?, mldsa(MlDsaSet::L65, two)?))
             }
-            Alg::Aes256Gcm | Alg::Aes256Kwp | Alg::HmacSha256 => {
-                SymmetricKey::from_secret(secret).map(|key| Self::Symmetric(alg, key))
+            _ if symmetric_len(alg).is_some() => {
+                SymmetricKey::from_secret(alg, secret).map(|key| Self::Symmetric(alg, key))
             }
             Alg::X25519HkdfAes256Gcm | Alg::X25519MlKem768 => {
                 HpkeKey::from_bytes(kem_of(alg)?, secret)
@@ -293,7 +300,7 @@ impl PublicKey {
                 (alg_of_size(size) == alg).then(|| Self::Rsa(size, raw.into()))
             }
             Alg::Ed25519MlDsa65 => Some(Self::Hybrid(raw.into())),
-            Alg::Aes256Gcm | Alg::Aes256Kwp | Alg::HmacSha256 => Some(Self::Hidden(alg)),
+            _ if symmetric_len(alg).is_some() => Some(Self::Hidden(alg)),
             Alg::X25519HkdfAes256Gcm | Alg::X25519MlKem768 => {
                 Some(Self::Kem(kem_of(alg)?, raw.into()))
             }

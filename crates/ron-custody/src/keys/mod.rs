@@ -24,4 +24,4 @@ pub(crate) use material::shown;
 #[cfg(feature = "pkcs11")]
 pub(crate) use material::size_of;
 pub use material::{PublicKey, SecretKey, curve_of, kem_of};
-pub use symmetric::SymmetricKey;
+pub use symmetric::{SymmetricKey, aead_of, mac_of};

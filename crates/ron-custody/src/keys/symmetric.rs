@@ -1,6 +1,6 @@
 //! Symmetric keys, and the counter of their uses.
 //!
-//! A key for AES-256-GCM must never use one nonce twice. Its nonces are a use number, counted from
+//! A key for AES-GCM or ChaCha20-Poly1305 must never use one nonce twice. Its nonces are a use number, counted from
 //! 0 and never given out twice, followed by 64 random bits (`docs/adr/0006-nonces.md`). The numbers
 //! are reserved in blocks: a block is durable in the store before its first number is used, and a crash
 //! wastes the rest of it. So the allocator in memory never needs to be written.
@@ -11,22 +11,58 @@
 //!  nonce    00 01 11 7b | 8 random bytes
 //! ```
 
-use ron_crypto::secret::{Secret32, SecretBytes};
+use ron_crypto::Sha2;
+use ron_crypto::aead::Aead;
+use ron_crypto::secret::SecretBytes;
+use ron_proto::values::Alg;
 
 pub use super::use_numbers::UseNumbers;
 
-/// A key of 32 bytes for AES-256-GCM, AES-256-KWP or HMAC-SHA-256.
+/// The cipher of an algorithm that needs a nonce.
+pub const fn aead_of(alg: Alg) -> Option<Aead> {
+    match alg {
+        Alg::Aes128Gcm => Some(Aead::Aes128Gcm),
+        Alg::Aes256Gcm => Some(Aead::Aes256Gcm),
+        Alg::ChaCha20Poly1305 => Some(Aead::ChaCha20Poly1305),
+        _ => None,
+    }
+}
+
+/// The hash function of an algorithm that makes MACs.
+pub const fn mac_of(alg: Alg) -> Option<Sha2> {
+    match alg {
+        Alg::HmacSha256 => Some(Sha2::Sha256),
+        Alg::HmacSha384 => Some(Sha2::Sha384),
+        Alg::HmacSha512 => Some(Sha2::Sha512),
+        _ => None,
+    }
+}
+
+/// Bytes of a symmetric key; `None` for other algorithms. A key for MACs is as long as its hash.
+pub const fn symmetric_len(alg: Alg) -> Option<usize> {
+    match (alg, aead_of(alg), mac_of(alg)) {
+        (Alg::Aes256Kwp, ..) => Some(32),
+        (_, Some(aead), _) => Some(aead.key_len()),
+        (_, _, Some(hash)) => Some(hash.size()),
+        _ => None,
+    }
+}
+
+/// The bytes of a symmetric key.
 pub struct SymmetricKey {
-    pub key: Secret32,
-    /// Allocator of use numbers; only AES-256-GCM uses it.
+    pub key: SecretBytes,
+    /// Allocator of use numbers; only ciphers with a nonce use it.
     pub use_numbers: UseNumbers,
 }
 
 impl SymmetricKey {
-    /// The key of these 32 bytes, with no use numbers reserved; `None` for another length.
-    pub fn from_secret(secret: &SecretBytes) -> Option<Self> {
+    /// The key of these bytes, with no use numbers reserved; `None` when `alg` has no keys of this length.
+    pub fn from_secret(alg: Alg, secret: &SecretBytes) -> Option<Self> {
+        if symmetric_len(alg) != Some(secret.len()) {
+            return None;
+        }
         Some(Self {
-            key: Secret32::try_from_bytes(secret)?,
+            key: SecretBytes::from_slice(secret.expose()),
             use_numbers: UseNumbers::default(),
         })
     }

@@ -21,8 +21,10 @@ use crate::work::SignJob;
 use crate::work::envelope::{EnvelopeOp, EnvelopeOutput, EnvelopeTask};
 use crate::work::operation::{Work, many};
 
-const WRAPS: [Alg; 4] = [
+const WRAPS: [Alg; 6] = [
+    Alg::Aes128Gcm,
     Alg::Aes256Gcm,
+    Alg::ChaCha20Poly1305,
     Alg::Aes256Kwp,
     Alg::X25519HkdfAes256Gcm,
     Alg::X25519MlKem768,
@@ -209,12 +211,21 @@ impl Rig {
 #[test]
 fn macs_are_made_by_the_head_and_checked_by_every_version() {
     let rig = Rig::memory();
-    let key = rig.hmac_key(1);
+    let algs = [Alg::HmacSha256, Alg::HmacSha384, Alg::HmacSha512];
+    for (op, (alg, length)) in (1..).zip(algs.into_iter().zip([32, 48, 64])) {
+        let key = rig.create("app", alg, PayloadPolicy::Any, op).key;
+        macs(&rig, &key, length);
+    }
+    rig.stop();
+}
+
+fn macs(rig: &Rig, key: &Kid, length: usize) {
+    let key = key.clone();
     let message = Bytes::from(b"message".as_slice());
-    let make = || one(&rig, task(&key, None, EnvelopeOp::Hmac(message.clone()))).expect("made");
+    let make = || one(rig, task(&key, None, EnvelopeOp::Hmac(message.clone()))).expect("made");
     let first = make();
     let mac = first.mac.clone().expect("a MAC");
-    assert_eq!(mac.0.len(), 32);
+    assert_eq!(mac.0.len(), length);
     assert_eq!(make().mac, first.mac, "a MAC repeats");
     rig.rotated(&key);
     assert_ne!(make().mac, first.mac);
@@ -222,24 +233,23 @@ fn macs_are_made_by_the_head_and_checked_by_every_version() {
         let what = EnvelopeOp::HmacVerify(message.clone(), mac.clone());
         let mut check = task(&key, None, what);
         check.version = version;
-        let made = one_logged(&rig, check).expect("judged");
+        let made = one_logged(rig, check).expect("judged");
         assert_eq!(
             (made.output.ok, made.output.version),
             (Some(want.0), want.1)
         );
         let result = if want.0 { "ok" } else { "no_match" };
-        assert_eq!(leaf(&rig, made.receipt().index).result, result);
+        assert_eq!(leaf(rig, made.receipt().index).result, result);
     };
     check(&mac, None, (true, Some(1)));
     check(&mac, Some(1), (true, Some(1)));
     check(&mac, Some(2), (false, None));
-    check(&Bytes(mac.0[..31].to_vec()), None, (false, None));
+    check(&Bytes(mac.0[..length - 1].to_vec()), None, (false, None));
     check(&Bytes::default(), None, (false, None));
     let what = EnvelopeOp::HmacVerify(message.clone(), mac);
     let mut gone = task(&key, None, what);
     gone.version = Some(3);
-    assert_eq!(why(one(&rig, gone)), Some(Cause::NotFound));
-    rig.stop();
+    assert_eq!(why(one(rig, gone)), Some(Cause::NotFound));
 }
 
 #[test]

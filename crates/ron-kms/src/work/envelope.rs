@@ -3,11 +3,12 @@
 //! Leaves and remembered answers never hold a plaintext or its hash: a reader of
 //! the log could guess short plaintexts from a hash. A repeated unwrap or data key is decrypted again.
 
+use ron_crypto::Hashed;
 use ron_crypto::ct;
-use ron_crypto::hash::{hmac_sha256, sha256};
+use ron_crypto::hash::{hmac, sha256};
 use ron_custody::backend::Custody;
 use ron_custody::index::{Key, KeyIndex};
-use ron_custody::keys::{SecretKey, envelope};
+use ron_custody::keys::{SecretKey, aead_of, envelope, mac_of};
 use ron_custody::{Cause, Refusal};
 use ron_http::Principal;
 use ron_kernel::Deadline;
@@ -214,7 +215,9 @@ impl Kms {
                 Ok(EnvelopeOutput {
                     version: Some(head.number),
                     mac: Some(Bytes(
-                        mac(key.active_secret()?.local()?, &message.0)?.to_vec(),
+                        mac(key.active_secret()?.local()?, &message.0)?
+                            .as_bytes()
+                            .to_vec(),
                     )),
                     ..EnvelopeOutput::default()
                 })
@@ -250,7 +253,7 @@ impl Kms {
             }
         };
         let nonce = match secret {
-            SecretKey::Symmetric(Alg::Aes256Gcm, secret) => {
+            SecretKey::Symmetric(alg, secret) if aead_of(*alg).is_some() => {
                 // A number is used up once it is taken, even if the steps after it fail.
                 let number = self.use_number((&key.kid, head.number), secret, deadline)?;
                 Some(envelope::nonce(number, self.random.as_ref()))
@@ -284,7 +287,7 @@ impl Kms {
 /// Refuses operations that keys of this algorithm do not support.
 fn suits(alg: Alg, op: Op) -> Result<(), Refusal> {
     let fits = match op {
-        Op::Hmac | Op::HmacVerify => alg == Alg::HmacSha256,
+        Op::Hmac | Op::HmacVerify => alg.is_mac(),
         _ => alg.wraps(),
     };
     if fits {
@@ -340,11 +343,14 @@ fn custody_of(key: &Key, version: u32) -> Result<&Custody, Refusal> {
     secret.ok_or_else(envelope::refused)?.open()
 }
 
-fn mac(secret: &SecretKey, message: &[u8]) -> Result<[u8; 32], Refusal> {
-    let key = secret
-        .symmetric()
-        .ok_or_else(|| Refusal::new(Cause::Internal, "the key makes no MACs"))?;
-    Ok(hmac_sha256(key.key.expose(), message))
+fn mac(secret: &SecretKey, message: &[u8]) -> Result<Hashed, Refusal> {
+    match secret {
+        SecretKey::Symmetric(alg, key) => {
+            mac_of(*alg).map(|by| hmac(by, key.key.expose(), message))
+        }
+        _ => None,
+    }
+    .ok_or_else(|| Refusal::new(Cause::Internal, "the key makes no MACs"))
 }
 
 /// Tries the given version, or all versions from `min_verify` on, newest first, in constant time per version.
@@ -369,7 +375,7 @@ fn check_mac(
         ..EnvelopeOutput::default()
     };
     for version in versions.rev() {
-        if ct::eq(&mac(secret_of(key, version)?, message)?, given) {
+        if ct::eq(mac(secret_of(key, version)?, message)?.as_bytes(), given) {
             made.ok = Some(true);
             made.version = Some(version);
             break;

@@ -314,11 +314,11 @@ pub struct DatakeyAnswer {
     pub receipt: LogReceipt,
 }
 
-/// `POST /hmac`: HMAC-SHA-256 (RFC 2104) of a message.
+/// `POST /hmac`: HMAC (RFC 2104) of a message.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HmacRequest {
-    /// A key of algorithm `hmac-sha256`.
+    /// A key of algorithm `hmac-sha256`, `hmac-sha384` or `hmac-sha512`.
     pub key: Kid,
     /// Requires this version to be the head; otherwise 409 `version_not_head`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -341,7 +341,7 @@ pub struct HmacAnswer {
     pub key: Kid,
     /// The key version that made it.
     pub version: u32,
-    /// The MAC, 32 bytes.
+    /// The MAC: 32, 48 or 64 bytes.
     pub mac: Bytes,
     /// Leaf of the audit log that records the operation.
     pub receipt: LogReceipt,
@@ -351,7 +351,7 @@ pub struct HmacAnswer {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HmacVerifyRequest {
-    /// A key of algorithm `hmac-sha256`.
+    /// A key of algorithm `hmac-sha256`, `hmac-sha384` or `hmac-sha512`.
     pub key: Kid,
     /// Check only this version; when absent, every version from `min_verify_version` on, newest
     /// first.
@@ -359,7 +359,7 @@ pub struct HmacVerifyRequest {
     pub version: Option<u32>,
     /// The authenticated message, at most [`super::MESSAGE_BYTES_MAX`] bytes.
     pub message: Bytes,
-    /// The MAC to check, 32 bytes.
+    /// The MAC to check: 32, 48 or 64 bytes.
     pub mac: Bytes,
     /// Note for the audit leaf: 1 to 256 bytes of printable ASCII.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -9,7 +9,7 @@ use zeroize::Zeroize as _;
 #[derive(Serialize, Deserialize, JsonSchema, Default)]
 #[serde(default)]
 pub struct Create {
-    /// Type of the key: `aes256-gcm96` (when absent), `ed25519`, `ecdsa-p256`, `ecdsa-p384`, `rsa-2048`, `rsa-3072`, `rsa-4096`,
+    /// Type of the key: `aes256-gcm96` (when absent), `aes128-gcm96`, `chacha20-poly1305`, `ed25519`, `ecdsa-p256`, `ecdsa-p384`, `rsa-2048`, `rsa-3072`, `rsa-4096`,
     /// `ml-dsa` or `hmac`.
     #[serde(rename = "type")]
     pub kind: Option<String>,

@@ -33,8 +33,12 @@ pub enum Alg {
     MlDsa87,
     /// Ed25519 and ML-DSA-65 as one key with two signatures.
     Ed25519MlDsa65,
+    /// AES-128-GCM, for wrapping.
+    Aes128Gcm,
     /// AES-256-GCM, for wrapping.
     Aes256Gcm,
+    /// ChaCha20-Poly1305, for wrapping.
+    ChaCha20Poly1305,
     /// AES-256 key wrap with padding (RFC 5649).
     Aes256Kwp,
     /// X25519, HKDF and AES-256-GCM, for wrapping to a public key.
@@ -43,11 +47,15 @@ pub enum Alg {
     X25519MlKem768,
     /// HMAC with SHA-256.
     HmacSha256,
+    /// HMAC with SHA-384.
+    HmacSha384,
+    /// HMAC with SHA-512.
+    HmacSha512,
 }
 
 impl Alg {
     /// Every algorithm, in the order of the documentation.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 20] = [
         Self::Ed25519,
         Self::EcdsaP256,
         Self::EcdsaP384,
@@ -59,11 +67,15 @@ impl Alg {
         Self::MlDsa65,
         Self::MlDsa87,
         Self::Ed25519MlDsa65,
+        Self::Aes128Gcm,
         Self::Aes256Gcm,
+        Self::ChaCha20Poly1305,
         Self::Aes256Kwp,
         Self::X25519HkdfAes256Gcm,
         Self::X25519MlKem768,
         Self::HmacSha256,
+        Self::HmacSha384,
+        Self::HmacSha512,
     ];
 
     /// The name on the wire.
@@ -80,11 +92,15 @@ impl Alg {
             Self::MlDsa65 => "ml-dsa-65",
             Self::MlDsa87 => "ml-dsa-87",
             Self::Ed25519MlDsa65 => "ed25519+ml-dsa-65",
+            Self::Aes128Gcm => "aes128-gcm",
             Self::Aes256Gcm => "aes256-gcm",
+            Self::ChaCha20Poly1305 => "chacha20-poly1305",
             Self::Aes256Kwp => "aes256-kwp",
             Self::X25519HkdfAes256Gcm => "x25519-hkdf-aes256-gcm",
             Self::X25519MlKem768 => "x25519+ml-kem-768",
             Self::HmacSha256 => "hmac-sha256",
+            Self::HmacSha384 => "hmac-sha384",
+            Self::HmacSha512 => "hmac-sha512",
         }
     }
 
@@ -123,8 +139,18 @@ impl Alg {
     pub const fn wraps(self) -> bool {
         matches!(
             self,
-            Self::Aes256Gcm | Self::Aes256Kwp | Self::X25519HkdfAes256Gcm | Self::X25519MlKem768
+            Self::Aes128Gcm
+                | Self::Aes256Gcm
+                | Self::ChaCha20Poly1305
+                | Self::Aes256Kwp
+                | Self::X25519HkdfAes256Gcm
+                | Self::X25519MlKem768
         )
+    }
+
+    /// True for algorithms that make MACs.
+    pub const fn is_mac(self) -> bool {
+        matches!(self, Self::HmacSha256 | Self::HmacSha384 | Self::HmacSha512)
     }
 }
 
@@ -158,7 +184,8 @@ string_value!(Alg, "algorithm", {
     "enum": [
         "ed25519", "ecdsa-p256", "ecdsa-p384", "ecdsa-secp256k1", "rsa-2048", "rsa-3072", "rsa-4096",
         "ml-dsa-44", "ml-dsa-65", "ml-dsa-87", "ed25519+ml-dsa-65",
-        "aes256-gcm", "aes256-kwp", "x25519-hkdf-aes256-gcm", "x25519+ml-kem-768", "hmac-sha256"
+        "aes128-gcm", "aes256-gcm", "chacha20-poly1305", "aes256-kwp", "x25519-hkdf-aes256-gcm", "x25519+ml-kem-768",
+        "hmac-sha256", "hmac-sha384", "hmac-sha512"
     ]
 });
 

@@ -92,6 +92,8 @@ fn alg_of(request: &Create) -> Result<Alg, Refusal> {
         .filter(|set| !set.is_empty());
     let alg = match request.kind.as_deref() {
         None | Some("" | "aes256-gcm96") => Alg::Aes256Gcm,
+        Some("aes128-gcm96") => Alg::Aes128Gcm,
+        Some("chacha20-poly1305") => Alg::ChaCha20Poly1305,
         Some("ed25519") => Alg::Ed25519,
         Some("ecdsa-p256") => Alg::EcdsaP256,
         Some("ecdsa-p384") => Alg::EcdsaP384,
@@ -107,7 +109,7 @@ fn alg_of(request: &Create) -> Result<Alg, Refusal> {
         },
         Some(_) => {
             return Err(unsupported(
-                "offered types are aes256-gcm96, ed25519, ecdsa-p256, ecdsa-p384, rsa-2048, rsa-3072, rsa-4096, ml-dsa and hmac",
+                "offered types are aes128-gcm96, aes256-gcm96, chacha20-poly1305, ed25519, ecdsa-p256, ecdsa-p384, rsa-2048, rsa-3072, rsa-4096, ml-dsa and hmac",
             ));
         }
     };
@@ -259,6 +261,7 @@ fn update(key: &Key, request: &Request) -> Result<Option<UpdateKey>, Refusal> {
 /// The Vault key type of a native algorithm.
 fn kind_of(alg: Alg) -> &'static str {
     match alg {
+        Alg::Aes128Gcm => "aes128-gcm96",
         Alg::Aes256Gcm => "aes256-gcm96",
         Alg::HmacSha256 => "hmac",
         Alg::MlDsa44 | Alg::MlDsa65 | Alg::MlDsa87 => "ml-dsa",
