@@ -666,6 +666,8 @@ fn a_key_comes_in_and_goes_out_wrapped_on_the_command_line() {
     assert!(kms.refused(&seed_in).contains("chmod 600"));
     for (made, alg) in [
         ("EC -pkeyopt ec_paramgen_curve:P-256", "ecdsa-p256"),
+        ("EC -pkeyopt ec_paramgen_curve:P-384", "ecdsa-p384"),
+        ("RSA -pkeyopt rsa_keygen_bits:3072", "rsa-3072"),
         ("ED25519", "ed25519"),
     ] {
         let pem = format!("{alg}.pem");
@@ -679,5 +681,5 @@ fn a_key_comes_in_and_goes_out_wrapped_on_the_command_line() {
         let want = openssl(kms.dir.path(), &format!("pkey -in {pem} -pubout"));
         assert_eq!(shown, want.trim());
     }
-    assert_eq!(kms.said(&["list"]).lines().count(), 4);
+    assert_eq!(kms.said(&["list"]).lines().count(), 6);
 }
