@@ -2,6 +2,7 @@
 //! repeated in a second process, whose traces must be the same, and each mutant must be caught.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -199,19 +200,30 @@ impl Totals {
     /// Of lines `NAME HASH POINTS SWITCHES OPERATIONS FAULT=NUMBER,...`; models have shorter ones.
     pub fn of<'l>(lines: impl Iterator<Item = &'l str>) -> Self {
         let mut totals = Self::default();
-        for line in lines {
-            let words: Vec<&str> = line.split(' ').collect();
-            let [_, _, _, switches, operations, faults] = words[..] else {
-                continue;
-            };
-            let number = |text: &str| text.parse().unwrap_or(0);
-            totals.switches += number(switches);
-            totals.operations += number(operations);
-            for (name, times) in faults.split(',').filter_map(|one| one.split_once('=')) {
-                *totals.faults.entry(name.replace('_', " ")).or_default() += number(times);
-            }
-        }
+        lines.for_each(|line| totals.add(line));
         totals
+    }
+
+    /// Adds what one line says.
+    pub fn add(&mut self, line: &str) {
+        let words: Vec<&str> = line.split(' ').collect();
+        let [_, _, _, switches, operations, faults] = words[..] else {
+            return;
+        };
+        let number = |text: &str| text.parse().unwrap_or(0);
+        self.switches += number(switches);
+        self.operations += number(operations);
+        for (name, times) in faults.split(',').filter_map(|one| one.split_once('=')) {
+            *self.faults.entry(name.replace('_', " ")).or_default() += number(times);
+        }
+    }
+
+    pub fn merge(&mut self, other: &Self) {
+        self.switches += other.switches;
+        self.operations += other.operations;
+        for (name, times) in &other.faults {
+            *self.faults.entry(name.clone()).or_default() += times;
+        }
     }
 
     pub fn print(&self) {
@@ -220,6 +232,16 @@ impl Totals {
         for (name, times) in &self.faults {
             println!("  {times:>7}  {name}");
         }
+    }
+}
+
+/// As the end of a line: `SWITCHES OPERATIONS FAULT=NUMBER,...`.
+impl fmt::Display for Totals {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let one = |(name, times): (&String, &u64)| format!("{}={times}", name.replace(' ', "_"));
+        let faults: Vec<_> = self.faults.iter().map(one).collect();
+        let (switches, operations) = (self.switches, self.operations);
+        write!(out, "{switches} {operations} {}", faults.join(","))
     }
 }
 

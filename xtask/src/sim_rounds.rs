@@ -1,7 +1,8 @@
 //! Long runs of the worlds under the simulator: rounds, each of seeds behind those of the round before, until there were so many
-//! operations. What a round did is a line for each world in a file, so that a later run goes on after it.
+//! operations. What all rounds did is a line for each world in a file, so that a later run goes on after them.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -30,12 +31,12 @@ pub fn sim_rounds(args: &Args) -> Outcome {
     let worlds = worlds(&program, args.text("models"))?;
     let start = Instant::now();
     let mut rounds = Rounds::read(&record)?;
-    let before = rounds.totals().operations;
-    while rounds.totals().operations < wanted {
+    let before = rounds.operations();
+    while rounds.operations() < wanted {
         let first = rounds.next_first();
         let lines = round(args, &program, &worlds, first)?;
         rounds.add(&record, first, &lines)?;
-        let (done, seconds) = (rounds.totals().operations, start.elapsed().as_secs());
+        let (done, seconds) = (rounds.operations(), start.elapsed().as_secs());
         println!(
             "== sim-rounds: {done} operations of {wanted}, {} in {seconds} s",
             done - before
@@ -84,57 +85,79 @@ fn round(args: &Args, program: &Path, worlds: &[String], first: u64) -> Outcome<
     Ok(files::read(&file)?.lines().map(str::to_owned).collect())
 }
 
-/// The lines of all rounds: the first seed of the round, and what the world has printed.
-struct Rounds(Vec<(u64, String)>);
+/// What each world did in all rounds.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Rounds(BTreeMap<String, World>);
+
+/// What one world did in all rounds.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct World {
+    /// The first seed of its last round.
+    first: u64,
+    totals: Totals,
+}
 
 impl Rounds {
     fn read(record: &Path) -> Outcome<Self> {
         if !record.exists() {
-            return Ok(Self(Vec::new()));
+            return Ok(Self::default());
         }
-        Self::parse(&files::read(record)?)
-            .ok_or_else(|| Failure(format!("{} is not of this task", record.display())))
+        let text = files::read(record)?;
+        let mut rounds = Self::default();
+        for line in text.lines() {
+            let read = line.split_once(' ').and_then(|(first, rest)| {
+                rounds.count(first.parse().ok()?, rest);
+                Some(())
+            });
+            read.ok_or_else(|| Failure(format!("{} is not of this task", record.display())))?;
+        }
+        Ok(rounds)
     }
 
-    fn parse(text: &str) -> Option<Self> {
-        let lines = text.lines().map(|line| {
-            let (first, rest) = line.split_once(' ')?;
-            Some((first.parse().ok()?, rest.to_owned()))
-        });
-        lines.collect::<Option<_>>().map(Self)
+    /// Adds the line of a world in a round.
+    fn count(&mut self, first: u64, line: &str) {
+        let name = line.split(' ').next().unwrap_or_default();
+        let world = self.0.entry(name.to_owned()).or_default();
+        world.first = world.first.max(first);
+        world.totals.add(line);
     }
 
     fn next_first(&self) -> u64 {
-        let last = self.0.iter().map(|(first, _)| *first).max();
+        let last = self.0.values().map(|world| world.first).max();
         last.map_or(0, |first| first + APART)
     }
 
     fn add(&mut self, record: &Path, first: u64, lines: &[String]) -> Outcome {
-        let lines = lines.iter().map(|line| (first, line.clone()));
-        self.0.extend(lines);
-        let text = self
-            .0
-            .iter()
-            .map(|(first, line)| format!("{first} {line}\n"));
-        files::write(record, &text.collect::<String>())
+        for line in lines {
+            self.count(first, line);
+        }
+        files::write(record, &self.to_string())
     }
 
-    fn totals(&self) -> Totals {
-        Totals::of(self.0.iter().map(|(_, line)| line.as_str()))
+    fn operations(&self) -> u64 {
+        let all = self.0.values().map(|world| world.totals.operations);
+        all.sum()
     }
 
     fn print(&self) {
-        let mut worlds: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-        for (_, line) in &self.0 {
-            let name = line.split(' ').next().unwrap_or_default();
-            worlds.entry(name).or_default().push(line);
-        }
-        for (name, lines) in worlds {
-            let (rounds, totals) = (lines.len(), Totals::of(lines.into_iter()));
+        let mut all = Totals::default();
+        for (name, World { first, totals }) in &self.0 {
             let (operations, switches) = (totals.operations, totals.switches);
+            let rounds = first / APART + 1;
             println!("  {operations:>9}  {switches:>11} switches, {rounds} rounds  {name}");
+            all.merge(totals);
         }
-        self.totals().print();
+        all.print();
+    }
+}
+
+/// A line for each world, as one of a round: the hash and the number of points, which do not add up, are not in it.
+impl fmt::Display for Rounds {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, World { first, totals }) in &self.0 {
+            writeln!(out, "{first} {name} - - {totals}")?;
+        }
+        Ok(())
     }
 }
 
@@ -143,12 +166,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rounds_add_up() {
-        let text = "0 a::b 00ff 10 3 7 a_cut=2\n1000000 a::b 00ff 10 4 5 a_cut=3\n";
-        let rounds = Rounds::parse(text).expect("rounds");
-        assert_eq!(rounds.next_first(), 2_000_000);
-        assert_eq!(rounds.totals().operations, 12);
-        assert!(Rounds::parse("a::b 00ff").is_none());
-        assert_eq!(Rounds(Vec::new()).next_first(), 0);
+    fn rounds_add_up_in_one_line_for_each_world() {
+        let mut rounds = Rounds::default();
+        assert_eq!(rounds.next_first(), 0);
+        rounds.count(0, "a::b 00ff 10 3 7 a_cut=2");
+        rounds.count(0, "a::c 00ff 10 3 1 ");
+        rounds.count(1_000_000, "a::b 00ff 10 4 5 a_cut=3,a_kill=1");
+        assert_eq!((rounds.next_first(), rounds.operations()), (2_000_000, 13));
+        let text = "1000000 a::b - - 7 12 a_cut=5,a_kill=1\n0 a::c - - 3 1 \n";
+        assert_eq!(rounds.to_string(), text);
+        let dir = tempfile::tempdir().expect("a directory");
+        let record = dir.path().join("record");
+        files::write(&record, text).expect("written");
+        assert_eq!(Rounds::read(&record).ok(), Some(rounds));
+        files::write(&record, "a::b 00ff").expect("written");
+        assert!(Rounds::read(&record).is_err());
     }
 }
