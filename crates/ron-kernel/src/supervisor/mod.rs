@@ -243,6 +243,11 @@ impl Supervisor {
         to: usize,
         body: impl Fn(&ThreadCtx) + Send + Sync + 'static,
     ) {
+        assert!(
+            matches!(spec.count, Count::Pool(_)),
+            "{} is one thread",
+            spec.name
+        );
         let body = returning(body);
         for index in from..to {
             let start = Start {

@@ -11,7 +11,8 @@ use ron_custody::backend::{Backends, DeviceKey, Handle};
 use ron_custody::keys::SecretKey;
 use ron_custody::store::{MadeKey, Order};
 use ron_kernel::{
-    Deadline, KernelMetrics, QueueSpec, Receiver, Sender, Supervisor, ThreadCtx, ThreadSpec, queue,
+    Count, Deadline, KernelMetrics, QueueSpec, Receiver, Sender, Supervisor, ThreadCtx, ThreadSpec,
+    queue,
 };
 
 use super::jobs::{DeferredChange, DeviceJob, KeyMadeJob};
@@ -82,7 +83,10 @@ pub fn spawn(sup: &Supervisor, kms: &Arc<Kms>, ends: Vec<DeviceQueueEnd>) {
     for end in ends {
         let (kms, jobs, kind) = (kms.clone(), end.jobs, end.kind);
         let run = move |ctx: &ThreadCtx| each_job(&jobs, ctx, |job| kms.device_job(kind, job));
-        sup.spawn_pool(end.spec, end.threads, run);
+        match end.spec.count {
+            Count::One => sup.spawn(end.spec, run),
+            Count::Pool(_) => sup.spawn_pool(end.spec, end.threads, run),
+        }
     }
 }
 
