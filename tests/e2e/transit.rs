@@ -288,3 +288,70 @@ fn errors_have_vaults_form_and_rights_hold() {
     let opened = json(&fleet.post(&url, Some(&token), &body.to_string(), &[]), 200);
     assert_eq!(opened["plaintext"], "eA");
 }
+
+/// A passport that names a key uses that key and no other, on both APIs, and is refused by services without keys.
+#[test]
+fn a_passport_for_one_key_uses_no_other() {
+    let fleet = Fleet::start();
+    let base = fleet.api_socket("ron-kms");
+    let token = |caveats: &[&str]| {
+        let named = caveats.iter().flat_map(|caveat| ["--caveat", caveat]);
+        let args: Vec<&str> = ["token", "--audience", "ron-kms"]
+            .into_iter()
+            .chain(named)
+            .collect();
+        ok(&fleet.ron(&args)).trim().to_owned()
+    };
+    let post = |token: &str, path: &str, body: &str| {
+        fleet.post(&format!("{base}/v1/{path}"), Some(token), body, &[])
+    };
+    let all = token(&[]);
+    for name in ["one", "two"] {
+        let kind = r#"{"type":"ed25519"}"#;
+        json(&post(&all, &format!("transit/keys/{name}"), kind), 200);
+    }
+    let native = |name: &str| {
+        let shown = fleet.get(&format!("{base}/v1/transit/keys/{name}"), Some(&all));
+        json(&shown, 200)["data"]["ron_key"]
+            .as_str()
+            .unwrap()
+            .to_owned()
+    };
+    let [one, two] = ["one", "two"].map(native);
+    let limits = [
+        vec!["key=default/transit.one".to_owned()],
+        vec![format!("key={one}")],
+        vec!["key=default/transit.one".to_owned(), format!("key={one}")],
+    ];
+    for limit in limits {
+        let limit: Vec<&str> = limit.iter().map(String::as_str).collect();
+        let limited = token(&limit);
+        let sign = |key: &str| {
+            let body = json!({"key": key, "message": "aGk"}).to_string();
+            post(&limited, "kms/sign", &body).status
+        };
+        assert_eq!([sign(&one), sign(&two)], [200, 403], "{limit:?}");
+        let input = r#"{"input":"aGk="}"#;
+        let sign = |name: &str| post(&limited, &format!("transit/sign/{name}"), input).status;
+        // The answer of a name without a key, which the other one is to this token.
+        assert_eq!([sign("one"), sign("two")], [200, 400], "{limit:?}");
+        let url = format!("{base}/v1/transit/keys?list=true");
+        let listed = json(&fleet.get(&url, Some(&limited)), 200);
+        assert_eq!(listed["data"]["keys"], json!(["one"]), "{limit:?}");
+        let made = post(&limited, "transit/keys/three", "{}").status;
+        assert_eq!(made, 403, "{limit:?}");
+    }
+    let none = token(&[&format!("key={one}"), &format!("key={two}")]);
+    let body = json!({"key": one, "message": "aGk"}).to_string();
+    assert_eq!(post(&none, "kms/sign", &body).status, 403);
+    let args = [
+        "token",
+        "--audience",
+        "svc-wallet",
+        "--caveat",
+        "key=default/app",
+    ];
+    let of_wallet = ok(&fleet.ron(&args)).trim().to_owned();
+    let url = format!("{}/v1/balance", fleet.api("svc-wallet"));
+    assert_eq!(fleet.get(&url, Some(&of_wallet)).status, 403);
+}

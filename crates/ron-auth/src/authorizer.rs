@@ -553,7 +553,7 @@ pub(crate) fn principal_of(verified: &Verified) -> Principal {
         caveats: verified.caveats.clone(),
         kind: PrincipalKind::Passport,
         budgets: verified.budgets.clone(),
-        key_prefixes: None,
+        key_prefixes: caveats::key_prefixes(&verified.caveats),
         jti: Some(verified.claims.jti.clone()),
     }
 }

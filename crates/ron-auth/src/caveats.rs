@@ -28,13 +28,36 @@ pub struct CaveatCtx<'a> {
 
 /// Caveats that only the service can check, because their facts are in the body or in its own
 /// records.
-pub const BODY_KEYS: [&str; 5] = [
+pub const BODY_KEYS: [&str; 6] = [
+    "account",
+    "asset",
+    "ceiling.per_op",
+    "ceiling.daily",
+    "ceiling.total",
+    "key",
+];
+/// Those of [`BODY_KEYS`] that are about money.
+pub const MONEY_KEYS: [&str; 5] = [
     "account",
     "asset",
     "ceiling.per_op",
     "ceiling.daily",
     "ceiling.total",
 ];
+
+/// The keys of a key service that a token with these caveats may use: those below one of the prefixes, in whole segments. `None`
+/// without such a caveat, and no prefix when two of them exclude each other.
+pub fn key_prefixes(caveats: &[Caveat]) -> Option<Vec<String>> {
+    let named = || {
+        caveats.iter().filter_map(|caveat| match caveat {
+            Caveat::Key(prefix) => Some(prefix),
+            _ => None,
+        })
+    };
+    let narrowest = named().max_by_key(|prefix| prefix.len())?;
+    let holds = named().all(|prefix| under(prefix, narrowest));
+    Some(holds.then(|| narrowest.clone()).into_iter().collect())
+}
 
 /// Checks all caveats except those counted over time: `rate.rps` and `budget.*` (the authorizer),
 /// `ceiling.daily` and `ceiling.total` (the ledger, see [`crate::spending`]).
@@ -110,6 +133,8 @@ fn holds(caveat: &Caveat, ctx: &CaveatCtx<'_>) -> Result<bool, AuthReject> {
         Caveat::Account(only) => ctx.account == Some(only),
         Caveat::Asset(only) => ctx.asset == Some(only),
         Caveat::CeilingPerOp(most) => ctx.amount.is_some_and(|amount| amount <= *most),
+        // A fact that only a key service has.
+        Caveat::Key(_) => false,
         Caveat::IpCidr(block) => block.contains(ctx.peer_ip),
         Caveat::Tenant(only) => ctx.tenant == Some(only),
         Caveat::ProofBind(_) if ctx.proof.is_none() => return Err(AuthReject::Binding),
@@ -142,6 +167,23 @@ mod tests {
             .iter()
             .map(|text| text.parse().unwrap_or_else(|e| panic!("{text}: {e}")))
             .collect()
+    }
+
+    #[test]
+    fn caveats_about_keys_narrow_each_other() {
+        let check = |texts: &[&str], want: Option<&[&str]>| {
+            let want = want.map(|names| names.iter().map(|name| (*name).to_owned()).collect());
+            assert_eq!(key_prefixes(&parse(texts)), want, "{texts:?}");
+        };
+        check(&[], None);
+        check(&["asset=ron"], None);
+        check(&["key=t/app"], Some(&["t/app"]));
+        check(
+            &["key=t/app/ed25519", "key=t/app"],
+            Some(&["t/app/ed25519"]),
+        );
+        check(&["key=t/app", "key=t/apps"], Some(&[]));
+        check(&["key=t/app/ed25519", "key=t/app/rsa-2048"], Some(&[]));
     }
 
     #[test]

@@ -76,7 +76,7 @@ impl Service for SvcWallet {
     type Settings = Settings;
     const TABLE: &'static Table = &TABLE;
     const TOPOLOGY: &'static Topology = &TOPOLOGY;
-    const ENFORCED_CAVEATS: &'static [&'static str] = &caveats::BODY_KEYS;
+    const ENFORCED_CAVEATS: &'static [&'static str] = &caveats::MONEY_KEYS;
 
     /// Starts the service. Returns once its ports answer; the ledger need not be up.
     fn start(boot: Boot<Settings>) -> Result<Running, StartError> {
