@@ -4,7 +4,7 @@
  *   fail       every call that touches the token answers CKR_DEVICE_REMOVED
  *   lost       as `fail`, but with CKR_SESSION_HANDLE_INVALID where a session is named
  *   hang       C_Sign does not come back while the file says so
- *   hang-once  as `hang`, for the first caller only
+ *   hang-once  as `hang`, for the first caller since another word stood there
  */
 #include <dlfcn.h>
 #include <stdatomic.h>
@@ -51,6 +51,7 @@ typedef CK_RV (*six)(unsigned long, unsigned long, unsigned long, unsigned long,
     if (says("fail")) return DEVICE_REMOVED;                                                      \
     if (says("lost")) return (has_session) ? SESSION_INVALID : DEVICE_REMOVED;                    \
     if ((place) == SIGN) {                                                                        \
+      if (!says("hang-once")) atomic_store(&hung_once, 0);                                        \
       int mine = says("hang-once") && !atomic_exchange(&hung_once, 1);                            \
       while ((mine && says("hang-once")) || says("hang")) usleep(5000);                           \
     }                                                                                             \
