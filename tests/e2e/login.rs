@@ -1,6 +1,7 @@
 //! People: `ron login` at a company's OpenID provider (npm oidc-provider) through a browser, the commands that act with
 //! its passport, and `ron logout`.
 
+use std::fs::Permissions;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -12,12 +13,16 @@ use ron_tests::tools::{Desktop, Process, wait_listening};
 use ron_tests::{Fleet, free_port, ok, ron_binary, workspace};
 use serde_json::json;
 
-/// A company's provider, for the application `ron`.
-fn company() -> (Process, String) {
+/// The secret of the application that has one: its characters must be encoded.
+const SECRET: &str = "a%b:c+d/e f";
+
+/// A company's provider, for the application `ron`, and for `ron-with-secret`, which proves itself by this method.
+fn company(method: &str) -> (Process, String) {
     let port = free_port();
     let mut command = Command::new("node");
     let script = workspace().join("tests/interop/company.mjs");
-    command.arg(script).arg(port.to_string()).arg("ron");
+    command.arg(script).arg(port.to_string());
+    command.args(["ron", SECRET, method]);
     let process = Process::start(command.stderr(Stdio::null()));
     wait_listening(("127.0.0.1", port));
     (process, format!("http://127.0.0.1:{port}"))
@@ -100,7 +105,7 @@ fn token_in(path: &Path) -> String {
 #[test]
 fn a_person_signs_in_at_the_company_and_acts_with_the_passport_until_logout() {
     let fleet = Fleet::start();
-    let (_company, issuer) = company();
+    let (_company, issuer) = company("client_secret_basic");
     let add = format!(
         "client add treasurer --audience svc-wallet --scope wallet:read --issuer {issuer} --jwks-url {issuer}/jwks \
          --issuer-audience ron --claim groups=payments-admins"
@@ -175,9 +180,42 @@ fn a_person_signs_in_at_the_company_and_acts_with_the_passport_until_logout() {
 }
 
 #[test]
+fn an_application_that_has_a_secret_proves_itself_as_the_provider_takes_it() {
+    let fleet = Fleet::start();
+    for method in ["client_secret_basic", "client_secret_post"] {
+        let (_company, issuer) = company(method);
+        let name = method.replace('_', "-");
+        let add = format!(
+            "client add {name} --audience svc-wallet --scope wallet:read --issuer {issuer} --jwks-url {issuer}/jwks \
+             --issuer-audience ron-with-secret --subject ada"
+        );
+        ok(&fleet.ron(&add.split(' ').collect::<Vec<_>>()));
+        let ada = Person {
+            fleet: &fleet,
+            home: tempfile::tempdir().unwrap(),
+        };
+        let sign_in = |secret: &str| {
+            let file = ada.home.path().join("secret");
+            std::fs::write(&file, secret).unwrap();
+            std::fs::set_permissions(&file, Permissions::from_mode(0o600)).unwrap();
+            let file = file.to_str().unwrap();
+            let of_app = ["--client-id", "ron-with-secret", "--client-secret-file"];
+            let args = [&["--issuer", &*issuer], &of_app[..], &[file]].concat();
+            ada.signs_in(&args, &["ada"])
+        };
+        let (out, _) = sign_in("another");
+        let why = String::from_utf8_lossy(&out.stderr);
+        assert!(why.contains("invalid_client"), "{method}: {why}");
+        let (out, _) = sign_in(SECRET);
+        let said = ok(&out);
+        assert!(said.contains(&format!("(client {name})")), "{said}");
+    }
+}
+
+#[test]
 fn a_login_is_refused_before_a_person_gives_a_password_or_ends_in_time() {
     let fleet = Fleet::start();
-    let (_company, issuer) = company();
+    let (_company, issuer) = company("client_secret_basic");
     let home = tempfile::tempdir().unwrap();
     let ada = Person {
         fleet: &fleet,

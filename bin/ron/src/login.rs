@@ -5,6 +5,7 @@ mod kept;
 mod provider;
 mod redirect;
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
@@ -12,7 +13,7 @@ use ron_client::{Credential, PassportClient, TokenAsk};
 use ron_kernel::{Clock as _, Deadline, SystemClock};
 use ron_proto::Timestamp;
 use ron_proto::passport::is_protected_url;
-use ron_service::config::parse_duration;
+use ron_service::config::{parse_duration, read_secret_file};
 
 use self::provider::{Attempt, Provider};
 use self::redirect::Redirect;
@@ -28,7 +29,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(60 * 60);
 /// Sign in at the company's OpenID provider; later commands act with the passport that you get.
 #[derive(Args)]
 #[command(
-    after_help = "The issuer's policy has to trust the provider and to map its ID tokens to a client. At the provider, ron is a\nnative application without a secret whose redirect is http://127.0.0.1/callback, with any port.\n\nExamples:\n  ron client add staff --audience svc-wallet --scope wallet:read --issuer https://login.example.com --jwks-url https://login.example.com/jwks --issuer-audience ron --claim groups=finance   # once, by the operator\n  ron login --issuer https://login.example.com --openid-scope 'openid groups'\n  ron wallet balance acct:alice --asset ron\n  ron login --issuer https://login.example.com --audience ron-kms --no-browser\n  ron logout"
+    after_help = "The issuer's policy has to trust the provider and to map its ID tokens to a client. At the provider, ron is a\nnative application (without a secret, or with --client-secret-file) whose redirect is http://127.0.0.1/callback, with any port.\n\nExamples:\n  ron client add staff --audience svc-wallet --scope wallet:read --issuer https://login.example.com --jwks-url https://login.example.com/jwks --issuer-audience ron --claim groups=finance   # once, by the operator\n  ron login --issuer https://login.example.com --openid-scope 'openid groups'\n  ron wallet balance acct:alice --asset ron\n  ron login --issuer https://login.example.com --audience ron-kms --no-browser\n  ron logout"
 )]
 pub struct LoginArgs {
     #[command(flatten)]
@@ -39,6 +40,9 @@ pub struct LoginArgs {
     /// Name of `ron` at the provider, which its ID tokens have as `aud`.
     #[arg(long, default_value = "ron")]
     client_id: String,
+    /// File (0600) with the secret of `ron` at the provider, for a provider that gives native applications one.
+    #[arg(long)]
+    client_secret_file: Option<PathBuf>,
     /// Scopes to ask the provider for, separated by spaces; `openid` must be one of them.
     #[arg(long, default_value = "openid")]
     openid_scope: String,
@@ -87,12 +91,19 @@ pub fn login(args: &LoginArgs) -> Result<(), String> {
             "--openid-scope: it must have openid, or the provider gives no ID token".into(),
         );
     }
+    let secret = args.client_secret_file.as_deref();
+    let secret = secret.map(read_secret_file).transpose()?;
+    let secret = secret
+        .as_ref()
+        .map(|bytes| std::str::from_utf8(bytes.expose()));
+    let secret = secret.transpose();
+    let secret = secret.map_err(|_| "--client-secret-file: its content is no text")?;
     // Before a person signs in: the token could not be exchanged anyway.
     let issuer = issuer(args)?;
     let http = net::client();
     let provider = Provider::discover(&http, &args.issuer, Deadline::within(WAIT))?;
     let redirect = Redirect::listen(args.port)?;
-    let attempt = Attempt::new(&args.client_id, redirect.uri());
+    let attempt = Attempt::new(&args.client_id, secret, redirect.uri());
     let address = provider.page(&attempt, &args.openid_scope);
     println!("sign in at:\n{address}");
     let waiting = redirect.serve(provider.expected(&attempt))?;

@@ -26,7 +26,7 @@ mod wallet;
 pub use call::{Caller, ClientError, Outgoing, encode};
 pub use kms::KmsClient;
 pub use ledger::{ActiveHead, LedgerClient};
-pub use passport::{ClientProof, Form, PassportClient, TokenAsk};
+pub use passport::{ClientProof, Form, PassportClient, TokenAsk, basic};
 pub use rewarder::RewarderClient;
 pub use ron_http::Credential;
 pub use wallet::WalletClient;

@@ -19,6 +19,12 @@ use ron_http::Credential;
 #[derive(Debug, Clone)]
 pub struct PassportClient(Caller);
 
+/// Name and secret of a client as the value of `Authorization` (RFC 6749 section 2.3.1).
+pub fn basic(client_id: &str, secret: &str) -> String {
+    let pair = format!("{}:{}", encode(client_id), encode(secret));
+    format!("Basic {}", b64::std(pair.as_bytes()))
+}
+
 /// How a client authenticates.
 #[derive(Clone, Copy)]
 pub enum ClientProof<'a> {
@@ -174,10 +180,7 @@ impl PassportClient {
         deadline: Deadline,
     ) -> Result<Reply, ClientError> {
         let basic = match proof {
-            ClientProof::Secret(secret) => {
-                let pair = format!("{}:{}", encode(client_id), encode(secret));
-                Some(format!("Basic {}", b64::std(pair.as_bytes())))
-            }
+            ClientProof::Secret(secret) => Some(basic(client_id, secret)),
             ClientProof::Assertion(assertion) => {
                 form.add("client_assertion_type", JWT_BEARER);
                 form.add("client_assertion", assertion);
@@ -185,7 +188,11 @@ impl PassportClient {
             }
         };
         let mut headers: Vec<(&str, &str)> = Vec::new();
-        headers.extend(basic.as_deref().map(|basic| ("Authorization", basic)));
+        headers.extend(
+            basic
+                .as_ref()
+                .map(|basic| ("Authorization", basic.as_str())),
+        );
         headers.extend(dpop.map(|proof| ("DPoP", proof)));
         self.send_form(path, form, &headers, deadline)
     }

@@ -1,7 +1,7 @@
 //! An OpenID provider: its endpoints, the page on which a person signs in, and the ID token for a code (authorization code
 //! with PKCE, RFC 7636; for a native application, RFC 8252).
 
-use ron_client::Form;
+use ron_client::{Form, basic};
 use ron_crypto::{ct, hash};
 use ron_http::{Call, HttpClient, Method, Reply};
 use ron_kernel::{Deadline, OsRandom};
@@ -28,11 +28,21 @@ pub struct Provider {
     /// Whether its redirects name it (RFC 9207).
     #[serde(default)]
     authorization_response_iss_parameter_supported: bool,
+    /// How clients with a secret prove themselves.
+    #[serde(default = "basic_alone")]
+    token_endpoint_auth_methods_supported: Vec<String>,
+}
+
+/// What a provider takes that does not say what it takes.
+fn basic_alone() -> Vec<String> {
+    vec!["client_secret_basic".to_owned()]
 }
 
 /// One login: what the answers to it have.
 pub struct Attempt<'a> {
     client_id: &'a str,
+    /// Of an application that has one.
+    secret: Option<&'a str>,
     redirect_uri: &'a str,
     state: String,
     nonce: String,
@@ -41,10 +51,11 @@ pub struct Attempt<'a> {
 
 impl<'a> Attempt<'a> {
     /// Each value is new: an answer to another login has none of them.
-    pub fn new(client_id: &'a str, redirect_uri: &'a str) -> Self {
+    pub fn new(client_id: &'a str, secret: Option<&'a str>, redirect_uri: &'a str) -> Self {
         let fresh = || b64::url(&OsRandom.bytes::<32>());
         Self {
             client_id,
+            secret,
             redirect_uri,
             state: fresh(),
             nonce: fresh(),
@@ -150,15 +161,29 @@ impl Provider {
         now_s: u64,
         by: Deadline,
     ) -> Result<Zeroizing<String>, String> {
-        let body = form(&[
+        let mut fields = vec![
             ("grant_type", "authorization_code"),
             ("code", code),
             ("redirect_uri", attempt.redirect_uri),
             ("client_id", attempt.client_id),
             ("code_verifier", &attempt.verifier),
-        ]);
+        ];
+        let methods = &self.token_endpoint_auth_methods_supported;
+        let in_form = methods.iter().any(|name| name == "client_secret_post");
+        let mut header = None;
+        match attempt.secret {
+            None => {}
+            Some(secret) if in_form => fields.push(("client_secret", secret)),
+            Some(secret) => header = Some(Zeroizing::new(basic(attempt.client_id, secret))),
+        }
+        let headers: Vec<(&str, &str)> = header
+            .iter()
+            .map(|text| ("Authorization", text.as_str()))
+            .collect();
+        let body = form(&fields);
         let call = Call {
             method: Method::POST,
+            headers: &headers,
             body: Some(body.as_bytes().to_vec()),
             content_type: Some("application/x-www-form-urlencoded"),
             // A code can be used once: a second attempt would end what the first one got.
@@ -254,12 +279,13 @@ mod tests {
             authorization_endpoint: authorization_endpoint.into(),
             token_endpoint: "https://login.example/token".into(),
             authorization_response_iss_parameter_supported: true,
+            token_endpoint_auth_methods_supported: basic_alone(),
         }
     }
 
     #[test]
     fn an_id_token_is_of_this_login_or_refused() {
-        let attempt = Attempt::new("ron", "http://127.0.0.1:1/callback");
+        let attempt = Attempt::new("ron", None, "http://127.0.0.1:1/callback");
         let by = provider("https://login.example/auth");
         let good = json!({"iss": "https://login.example", "aud": "ron", "exp": 100, "nonce": attempt.nonce, "sub": "u"});
         let verdict = |change: &dyn Fn(&mut Value), now_s: u64| {
@@ -299,7 +325,7 @@ mod tests {
 
     #[test]
     fn the_page_asks_for_a_code_with_a_challenge() {
-        let attempt = Attempt::new("ron", "http://127.0.0.1:1/callback");
+        let attempt = Attempt::new("ron", None, "http://127.0.0.1:1/callback");
         let page = provider("https://login.example/auth?tenant=a").page(&attempt, "openid groups");
         let challenge = b64::url(&hash::sha256(attempt.verifier.as_bytes()));
         let (state, nonce) = (&attempt.state, &attempt.nonce);
@@ -311,7 +337,7 @@ mod tests {
             )
         );
         assert!(!page.contains(&*attempt.verifier));
-        let again = Attempt::new("ron", "http://127.0.0.1:1/callback");
+        let again = Attempt::new("ron", None, "http://127.0.0.1:1/callback");
         assert!(again.state != attempt.state && again.nonce != attempt.nonce);
         assert!(again.verifier != attempt.verifier);
     }
