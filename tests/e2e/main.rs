@@ -42,6 +42,7 @@ mod passport_audiences;
 mod passport_caveats;
 mod passport_chaos;
 mod passport_clients;
+mod passport_delegation;
 mod passport_external;
 mod passport_faults;
 mod passport_feed;

@@ -100,6 +100,10 @@ struct AddArgs {
     /// Let it exchange tokens of other clients.
     #[arg(long)]
     exchange: bool,
+    /// Another audience whose tokens it may exchange for one of this audience: its own, and with --exchange those of
+    /// other clients; may be repeated.
+    #[arg(long = "from", value_name = "AUDIENCE")]
+    from: Vec<String>,
 }
 
 #[derive(Args)]
@@ -279,6 +283,7 @@ fn extend(policy: &mut IssuerPolicy, args: &AddArgs) -> Result<(), String> {
         alg: None,
         algs: Vec::new(),
         caveats: args.caveats.clone(),
+        from: args.from.clone(),
     };
     let max_ttl = seconds("--max-ttl", args.max_ttl.as_deref())?;
     if let Some(rule) = policy

@@ -181,6 +181,10 @@ impl RevocationView {
     pub fn kid_revoked(&self, kid: &str) -> bool {
         self.kids.contains(kid)
     }
+    /// Keys whose tokens are all revoked.
+    pub fn kids(&self) -> impl Iterator<Item = &str> {
+        self.kids.iter().map(String::as_str)
+    }
     /// Revoked subjects, each with the Unix second up to which tokens issued to it are void.
     pub fn subjects(&self) -> impl Iterator<Item = (&str, u64)> {
         self.subjects.iter()

@@ -246,6 +246,9 @@ pub struct TokenClaims {
 /// Maximum exchanges between a token and the first one of its line.
 pub const ANCESTORS_MAX: usize = 8;
 
+/// Maximum number of clients that act for a holder in one token.
+pub const ACTORS_MAX: usize = 4;
+
 /// Member of claim `ron_from`: a token that the bearer's was exchanged from. Its revocation ends the
 /// bearer's too, and every use counts against its budgets.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]

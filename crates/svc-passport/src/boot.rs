@@ -35,6 +35,7 @@ use crate::node::{self, Node};
 use crate::once::{self, Once};
 use crate::policy::{Limits, PqMode};
 use crate::publish::holders::Holders;
+use crate::publish::origins::Origins;
 use crate::publish::{PublishEvent, Publisher, PublisherParts};
 use crate::refused::ClientRefusals;
 use crate::revoke::{
@@ -68,6 +69,7 @@ struct Core {
     known: Arc<Snapshot<KnownLists>>,
     policy: Arc<Snapshot<Option<InForce>>>,
     holders: Arc<Holders>,
+    origins: Arc<Origins>,
     trail: Arc<Trail>,
     /// The key set that is durable.
     kept: Arc<Snapshot<Jwks>>,
@@ -347,6 +349,7 @@ impl Core {
             None => (Arc::new(MemoryDisk::new()), Path::new("/")),
         };
         let holders = Holders::open(disk.clone(), home.join("holders"));
+        let origins = Origins::open(disk.clone(), home.join("origins"));
         let store = opened.register.store();
         let grants = Arc::new(Snapshot::new(store.grants().map_err(StartError::failed)?));
         // In memory, no longer than tokens may be valid.
@@ -366,6 +369,7 @@ impl Core {
             known: Arc::new(Snapshot::new(store.lists().map_err(StartError::failed)?)),
             policy: Arc::new(Snapshot::new(None)),
             holders: Arc::new(holders.map_err(StartError::failed)?),
+            origins: Arc::new(origins.map_err(StartError::failed)?),
             trail: Arc::new(trail.map_err(StartError::failed)?),
             kept: Arc::new(Snapshot::new(
                 store.kept_jwks().map_err(StartError::failed)?,
@@ -489,6 +493,7 @@ impl Core {
             policy: self.policy.clone(),
             known: self.known.clone(),
             holders: self.holders.clone(),
+            origins: self.origins.clone(),
             trail: self.trail.clone(),
             ready: chassis.ready.clone(),
             watch: (chassis.clock.clone(), self.metrics.clone()),
@@ -538,6 +543,7 @@ impl Core {
             public_url: self.public_url.clone(),
             lists: Lists::default(),
             holders: self.holders.clone(),
+            origins: self.origins.clone(),
             trail: self.trail.clone(),
             numbers: Numbers::new(self.trail.grants.clone(), self.revoke.clone()),
             revoke: self.revoke.clone(),

@@ -1,14 +1,19 @@
 //! Token exchange (RFC 8693): a narrower token in exchange for a valid one. Pure.
 //!
-//! **Invariant:** subject and tenant stay the same; audience, scopes, caveats, lifetime and binding can only get
-//! narrower, and stay within the rule that the client has now; the client that acts for the holder is recorded in the
-//! token. A client that exchanges another client's token needs the policy's permission.
+//! **Invariant:** subject and tenant stay the same; caveats, lifetime and binding can only get narrower, and stay within
+//! the rule that the client has now; the client that acts for the holder is recorded in the token. A client that
+//! exchanges another client's token needs the policy's permission, and so does another audience. Scopes get narrower
+//! too, or for another audience are those that the client has there.
+
+use std::iter::successors;
 
 use ron_auth::Claims;
-use ron_proto::Problem;
-use ron_proto::passport::{ANCESTORS_MAX, Actor, AudienceRule, IssuerPolicy};
+use ron_proto::passport::{ACTORS_MAX, ANCESTORS_MAX, Actor, AudienceRule, IssuerPolicy};
+use ron_proto::{Caveat, Problem};
 
-use crate::policy::{Grant, Limits, TokenRequest, algorithm, binding, caveats, rule_of, ttl};
+use crate::policy::{
+    Grant, Limits, TokenRequest, algorithm, binding, caveats, rule_of, scopes, ttl,
+};
 
 /// The presented token, which is valid now.
 #[derive(Debug, Clone)]
@@ -37,18 +42,32 @@ pub fn exchange(
         )
         .with_oauth("unauthorized_client"));
     }
-    if ask.audience.is_some_and(|asked| asked != held.audience) {
-        return Err(refused(
-            "an exchange cannot change the audience of a token",
-            "invalid_target",
-        ));
-    }
-    let terms = policy.terms(rule, held.audience).ok_or_else(|| {
+    let target = ask.audience.unwrap_or(held.audience);
+    let terms = policy.terms(rule, target).ok_or_else(|| {
         refused(
             "the issuer policy does not allow this client the token's audience",
             "invalid_target",
         )
     })?;
+    let audience = &*terms.rule;
+    let moves = target != held.audience;
+    if moves {
+        may_move(claims, audience, held.audience)?;
+    }
+    let act = if own {
+        held.act.cloned()
+    } else {
+        Some(Actor {
+            sub: ask.client_id.to_owned(),
+            act: held.act.cloned().map(Box::new),
+        })
+    };
+    if successors(act.as_ref(), |one| one.act.as_deref()).count() > ACTORS_MAX {
+        return Err(refused(
+            "too many clients act for the holder of the token already: exchange an earlier one",
+            "invalid_grant",
+        ));
+    }
     if claims.ancestors.len() >= ANCESTORS_MAX {
         return Err(refused(
             "the token was exchanged too often: exchange an earlier one",
@@ -59,7 +78,6 @@ pub fn exchange(
     if left == 0 {
         return Err(refused("the token has expired", "invalid_grant"));
     }
-    let audience = &*terms.rule;
     let ttl_s = ttl(terms.ttl_s_max.min(left), ask.ttl_s, limits.ttl_s_default)?;
     let given = claims.caveats.iter().map(ToString::to_string);
     let given: Vec<String> = given.chain(audience.caveats.iter().cloned()).collect();
@@ -88,23 +106,53 @@ pub fn exchange(
         subject: claims.sub.clone(),
         client_id: rule.client_id.clone(),
         tenant: claims.tenant.clone(),
-        audience: held.audience.to_owned(),
-        scope: scope(claims, audience, ask.scope)?,
+        audience: target.to_owned(),
+        scope: if moves {
+            scopes(policy, audience, ask)?
+        } else {
+            scope(claims, audience, ask.scope)?
+        },
         ttl_s,
         jkt,
         x5t: ask.x5t.map(str::to_owned),
         caveats: all,
         alg: alg.name,
-        act: if own {
-            held.act.cloned()
-        } else {
-            Some(Actor {
-                sub: ask.client_id.to_owned(),
-                act: held.act.cloned().map(Box::new),
-            })
-        },
+        act,
         origin: Some(Box::new(claims.clone())),
     })
+}
+
+/// Whether a token of another audience may be exchanged for one of this rule's.
+fn may_move(claims: &Claims, rule: &AudienceRule, before: &str) -> Result<(), Problem> {
+    if !rule.takes(before) {
+        return Err(refused(
+            &format!(
+                "the issuer policy does not let this client exchange tokens for {before} for tokens for {}",
+                rule.audience
+            ),
+            "invalid_target",
+        ));
+    }
+    let line = claims.ancestors.iter().flat_map(|one| &one.counted);
+    for caveat in claims.caveats.iter().chain(line) {
+        match caveat {
+            // Each service would count it on its own, so that the token could be used twice as often.
+            Caveat::BudgetBytes(_) | Caveat::BudgetReqs(_) => {
+                return Err(refused(
+                    "the token has a budget, which one service alone can count: exchange a token without",
+                    "invalid_grant",
+                ));
+            }
+            Caveat::Svc(only) if *only != rule.audience => {
+                return Err(refused(
+                    &format!("the token is for {only} alone, by its caveat svc"),
+                    "invalid_target",
+                ));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// The requested scopes, all of which the token must have and the client's rule allow; without a request, all such scopes

@@ -138,6 +138,114 @@ fn whatever_widens_is_refused() {
 }
 
 #[test]
+fn another_audience_needs_the_pair_in_the_policy_and_gets_the_scopes_of_the_client_there() {
+    let mut policy = policy();
+    policy.clients[1].audiences.push(AudienceRule {
+        from: vec!["svc-wallet".to_owned()],
+        ..audience("svc-rewarder", &["rewarder:read", "rewarder:run"])
+    });
+    policy.clients[0].audiences.push(AudienceRule {
+        from: vec!["svc-wallet".to_owned()],
+        ..audience("ron-kms", &["kms:read"])
+    });
+    let go = |client: &str, to: &str, scope: Option<&str>, claims: &Claims, held: &str| {
+        let ask = TokenRequest {
+            audience: Some(to),
+            scope,
+            ..ask(client)
+        };
+        let held = PresentedToken {
+            claims,
+            audience: held,
+            act: None,
+        };
+        exchange(&policy, &ask, &held, &limits(), NOW)
+    };
+    let got = go("gateway", "svc-rewarder", None, &claims(), "svc-wallet").unwrap();
+    assert_eq!(
+        (
+            got.audience.as_str(),
+            got.scope.as_str(),
+            got.subject.as_str()
+        ),
+        ("svc-rewarder", "rewarder:read rewarder:run", "user:7")
+    );
+    assert_eq!(got.act.as_ref().map(|a| a.sub.as_str()), Some("gateway"));
+    assert_eq!(got.caveats, claims().caveats, "they stay");
+    assert_eq!(got.ttl_s, 600, "not longer than the token");
+    let read = Some("rewarder:read");
+    let got = go("gateway", "svc-rewarder", read, &claims(), "svc-wallet").unwrap();
+    assert_eq!(got.scope, "rewarder:read");
+    // Its own token, for which nobody acts.
+    let own = go("operator", "ron-kms", None, &claims(), "svc-wallet").unwrap();
+    assert_eq!((own.scope.as_str(), own.act), ("kms:read", None));
+    let refused = |client: &str, to: &str, scope: Option<&str>, claims: Claims, held: &str| {
+        let why = go(client, to, scope, &claims, held).unwrap_err();
+        why.oauth.unwrap_or(why.code)
+    };
+    let target = "invalid_target";
+    let at = |to: &str, held: &str| refused("gateway", to, None, claims(), held);
+    assert_eq!(at("svc-rewarder", "ron-kms"), target, "not this pair");
+    assert_eq!(at("ron-kms", "svc-wallet"), target, "the operator's alone");
+    assert_eq!(
+        at("svc-wallet", "svc-rewarder"),
+        target,
+        "not the other way"
+    );
+    let more = Some("kms:sign");
+    assert_eq!(
+        refused("operator", "ron-kms", more, claims(), "svc-wallet"),
+        "invalid_scope"
+    );
+    let with = |caveat: &str| Claims {
+        caveats: vec![caveat.parse().unwrap()],
+        ..claims()
+    };
+    let to_rewarder = |claims| refused("gateway", "svc-rewarder", None, claims, "svc-wallet");
+    for budget in ["budget.reqs=5", "budget.bytes=5"] {
+        assert_eq!(to_rewarder(with(budget)), "invalid_grant", "{budget}");
+    }
+    let inherited = Claims {
+        ancestors: vec![ron_auth::Ancestor {
+            jti: "j0".into(),
+            exp: NOW + 600,
+            kids: Vec::new(),
+            counted: with("budget.reqs=5").caveats,
+        }],
+        ..claims()
+    };
+    assert_eq!(to_rewarder(inherited), "invalid_grant");
+    assert_eq!(to_rewarder(with("svc=svc-wallet")), target);
+    let there = with("svc=svc-rewarder");
+    assert!(go("gateway", "svc-rewarder", None, &there, "svc-wallet").is_ok());
+}
+
+#[test]
+fn four_clients_act_for_a_holder_and_no_fifth() {
+    let act = |many: usize| {
+        let line = |act: Option<Actor>, n| {
+            let sub = format!("client-{n}");
+            let act = act.map(Box::new);
+            Some(Actor { sub, act })
+        };
+        (0..many).fold(None, line)
+    };
+    let acting = |client: &str, many: usize| {
+        let act = act(many);
+        let held = PresentedToken {
+            claims: &claims(),
+            audience: "svc-wallet",
+            act: act.as_ref(),
+        };
+        exchange(&policy(), &ask(client), &held, &limits(), NOW)
+    };
+    assert!(acting("gateway", ACTORS_MAX - 1).is_ok());
+    let fifth = acting("gateway", ACTORS_MAX).unwrap_err();
+    assert_eq!(fifth.oauth, Some("invalid_grant"));
+    assert!(acting("operator", ACTORS_MAX).is_ok(), "no other one acts");
+}
+
+#[test]
 fn a_certificate_stays_bound_through_an_exchange() {
     let bound = Claims {
         x5t: Some("C".into()),

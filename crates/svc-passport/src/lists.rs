@@ -104,6 +104,14 @@ pub fn jti(list: u64, idx: u32, random: &[u8; 16]) -> String {
     format!("{list:x}.{idx:x}.{}", b64::url(random))
 }
 
+/// List and position of the token with this id.
+pub fn place(jti: &str) -> Option<(u64, u32)> {
+    let mut parts = jti.split('.');
+    let list = u64::from_str_radix(parts.next()?, 16).ok()?;
+    let at = u32::from_str_radix(parts.next()?, 16).ok()?;
+    Some((list, at))
+}
+
 /// Whether a list may still have valid tokens at `now_s`.
 pub fn still_kept(row: &ListRow, now_s: u64) -> bool {
     now_s < row.opened_s + LIST_KEPT_S
@@ -114,9 +122,9 @@ pub fn list_uri(base: &str, id: u64) -> String {
     format!("{base}/v1/passport/status/{id}")
 }
 
-/// The bits of a list: all set when its key or epoch is revoked, otherwise those of revoked tokens and of `of_subjects`, the
-/// positions whose subject is revoked.
-pub fn bits(row: &ListRow, view: &RevocationView, of_subjects: &[u32]) -> Vec<u8> {
+/// The bits of a list: all set when its key or epoch is revoked, otherwise those of revoked tokens and of `others`, the
+/// positions whose subject is revoked, or a token that theirs was exchanged from.
+pub fn bits(row: &ListRow, view: &RevocationView, others: &[u32]) -> Vec<u8> {
     let bytes = (LIST_TOKENS / 8) as usize;
     let key_void = row.kid.split(' ').any(|kid| view.kid_revoked(kid));
     if row.epoch < view.epoch() || key_void {
@@ -124,17 +132,8 @@ pub fn bits(row: &ListRow, view: &RevocationView, of_subjects: &[u32]) -> Vec<u8
     }
     let mut bits = vec![0; bytes];
     let prefix = format!("{:x}.", row.id);
-    let of_tokens = view.jtis_of(&prefix).filter_map(|jti| {
-        let idx = jti.split('.').nth(1)?;
-        u32::from_str_radix(idx, 16).ok()
-    });
-    #[cfg(mutant = "unlisted")] // the tokens of a subject are left out
-    let of_subjects = if ron_kernel::mutant("unlisted") {
-        &[]
-    } else {
-        of_subjects
-    };
-    for idx in of_tokens.chain(of_subjects.iter().copied()) {
+    let of_tokens = view.jtis_of(&prefix).filter_map(|jti| Some(place(jti)?.1));
+    for idx in of_tokens.chain(others.iter().copied()) {
         if idx < LIST_TOKENS {
             bits[(idx / 8) as usize] |= 1 << (idx % 8);
         }

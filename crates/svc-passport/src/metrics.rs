@@ -84,7 +84,8 @@ impl Metrics {
         let km = KernelMetrics::new(r);
         km.upstream_fail.declare(["ron-kms", "policy", "issuer"]);
         km.io_timeouts.declare(["issue"]);
-        km.io_errors.declare(["holders", "store", "trail"]);
+        km.io_errors
+            .declare(["holders", "origins", "store", "trail"]);
         Self {
             issue_seconds: r.histogram_vec(
                 "issue_duration_seconds",

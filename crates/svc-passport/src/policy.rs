@@ -202,7 +202,7 @@ fn terms<'a>(
     })
 }
 
-fn scopes(
+pub(crate) fn scopes(
     policy: &IssuerPolicy,
     rule: &AudienceRule,
     ask: &TokenRequest<'_>,

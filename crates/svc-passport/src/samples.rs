@@ -61,6 +61,7 @@ pub fn audience(name: &str, scopes: &[&str]) -> AudienceRule {
         alg: None,
         algs: Vec::new(),
         caveats: Vec::new(),
+        from: Vec::new(),
     }
 }
 

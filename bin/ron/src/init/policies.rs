@@ -33,6 +33,7 @@ fn issuer() -> IssuerPolicy {
             .collect(),
         alg: None,
         algs: Vec::new(),
+        from: Vec::new(),
         caveats: Vec::new(),
     };
     IssuerPolicy {

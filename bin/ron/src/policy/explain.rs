@@ -118,10 +118,16 @@ fn rules(policy: &IssuerPolicy, args: &ExplainArgs) {
     };
     let found = rule.audiences.iter().position(|one| one.audience == name);
     match found {
-        Some(n) => println!(
-            "rule       clients[{at}].audiences[{n}] of version {}",
-            policy.version
-        ),
+        Some(n) => {
+            println!(
+                "rule       clients[{at}].audiences[{n}] of version {}",
+                policy.version
+            );
+            let whose = if rule.exchange { "anyone's" } else { "its own" };
+            for from in &rule.audiences[n].from {
+                println!("exchange   {whose} tokens for {from} too");
+            }
+        }
         None => println!(
             "rule       clients[{at}] of version {} has none for {name}",
             policy.version

@@ -2,11 +2,13 @@
 //! it, so both use what stands here.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
+use std::iter::successors;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{ExternalIssuer, ExternalSubject, SUBJECT_BYTES_MAX, TTL_S_MAX, TokenClaims};
+use super::{Actor, ExternalIssuer, ExternalSubject, SUBJECT_BYTES_MAX, TTL_S_MAX, TokenClaims};
 use crate::caveat::{Caveat, from_detail};
 use crate::scope;
 use crate::values::Tenant;
@@ -116,6 +118,10 @@ pub struct AudienceRule {
     /// Caveats added to every token of this audience.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub caveats: Vec<String>,
+    /// Other audiences whose tokens the client may exchange for one of this audience: its own tokens, and with `exchange`
+    /// those of others.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub from: Vec<String>,
 }
 
 /// The part of a token that the issuer policy in force does not allow.
@@ -209,11 +215,40 @@ impl IssuerPolicy {
         let of_holder = |rule: &ClientRule| {
             rule.permits_holder(token).is_ok() && self.permits_rights(rule, token, &caveats).is_ok()
         };
-        if self.clients.iter().any(of_holder) {
+        if self.clients.iter().any(of_holder) || self.delegates(actor, token, &caveats) {
             Ok(())
         } else {
             Err(NotPermitted::Holder)
         }
+    }
+
+    /// Whether the actors, the earliest first, may have exchanged some client's token for this holder, of another audience,
+    /// for one of this audience, and one of them is allowed the token's rights there.
+    fn delegates(&self, last: &Actor, token: &TokenClaims, caveats: &[Caveat]) -> bool {
+        let holders = self.clients.iter();
+        let holders = holders.filter(|rule| rule.permits_holder(token).is_ok());
+        let mut reached: BTreeSet<&str> = holders.flat_map(ClientRule::names).collect();
+        let mut actors: Vec<&Actor> = successors(Some(last), |one| one.act.as_deref()).collect();
+        actors.reverse();
+        let mut allowed = false;
+        for actor in actors {
+            let rule = self.rule(&actor.sub).filter(|rule| rule.exchange);
+            let Some(rule) = rule else {
+                return false;
+            };
+            // A client may exchange its own token again, so one audience of its rule can lead to the next.
+            while let Some(next) = rule
+                .audiences
+                .iter()
+                .find(|next| !reached.contains(next.audience.as_str()) && next.takes_any(&reached))
+            {
+                reached.insert(&next.audience);
+            }
+            let here = rule.audience(&token.aud);
+            allowed |= here.is_some_and(|here| here.takes_any(&reached))
+                && self.permits_rights(rule, token, caveats).is_ok();
+        }
+        allowed
     }
 
     /// Audience, scopes, lifetime and prescribed caveats.
@@ -262,6 +297,10 @@ impl ClientRule {
         self.audiences.iter().find(|rule| rule.audience == name)
     }
 
+    fn names(&self) -> impl Iterator<Item = &str> {
+        self.audiences.iter().map(|rule| rule.audience.as_str())
+    }
+
     /// Whether the client may have tokens about this subject.
     pub fn may_name(&self, subject: &str) -> bool {
         let matches = |pattern: &String| match pattern.strip_suffix('*') {
@@ -290,6 +329,15 @@ impl ClientRule {
 }
 
 impl AudienceRule {
+    /// Whether the client may exchange tokens of another audience for tokens of this one.
+    pub fn takes(&self, other: &str) -> bool {
+        self.from.iter().any(|from| from == other)
+    }
+
+    fn takes_any(&self, others: &BTreeSet<&str>) -> bool {
+        self.from.iter().any(|from| others.contains(from.as_str()))
+    }
+
     /// Whether tokens for this audience may have the scope.
     pub fn allows(&self, scope: &str) -> bool {
         self.scopes.iter().any(|allowed| allowed == scope)
@@ -445,5 +493,52 @@ mod tests {
             gateway(t);
             t.authorization_details.clear();
         });
+    }
+
+    #[test]
+    fn a_token_for_another_audience_is_within_the_rules_of_those_who_may_have_made_it() {
+        use NotPermitted as No;
+        let mut policy = policy();
+        let gateway = &mut policy.clients[1];
+        gateway.audiences[1].from = vec!["api".to_owned()];
+        let clerk = json!({"client_id": "clerk", "tenant": "t9", "max_ttl_s": 600, "exchange": true, "audiences": [
+            {"audience": "books", "scopes": ["post", "read"], "from": ["own"]}, {"audience": "own", "scopes": ["x", "y"]}]});
+        let reader = json!({"client_id": "reader", "tenant": "t9", "max_ttl_s": 600, "exchange": true, "audiences": [
+            {"audience": "books", "scopes": ["read", "audit"]}]});
+        for one in [clerk, reader] {
+            let one = serde_json::from_value(one).expect("a rule");
+            policy.clients.push(one);
+        }
+        let ask = |aud: &str, scope: &str, actors: &[&str]| {
+            let line = |act: Option<Actor>, sub: &&str| {
+                let (sub, act) = ((*sub).to_owned(), act.map(Box::new));
+                Some(Actor { sub, act })
+            };
+            let mut token = token();
+            token.aud = aud.into();
+            token.scope = scope.into();
+            token.client_id = actors.last().copied().unwrap_or("shop").into();
+            token.act = actors.iter().fold(None, line);
+            policy.permits(&token)
+        };
+        assert_eq!(ask("own", "x", &["gateway"]), Ok(()));
+        assert_eq!(ask("own", "x y", &["gateway"]), Err(No::Scope));
+        assert_eq!(ask("own", "x", &[]), Err(No::Audience));
+        assert_eq!(ask("own", "x", &["clerk"]), Err(No::Holder), "no `from`");
+        let both = ["gateway", "clerk"];
+        assert_eq!(ask("books", "post", &both), Ok(()));
+        assert_eq!(ask("books", "post", &["clerk"]), Err(No::Holder));
+        let reversed = ["clerk", "gateway"];
+        assert_eq!(ask("books", "post", &reversed), Err(No::Audience));
+        let three = ["gateway", "clerk", "reader"];
+        assert_eq!(ask("books", "read", &three), Ok(()));
+        assert_eq!(ask("books", "audit", &three), Err(No::Holder));
+        assert_eq!(
+            ask("own", "y", &["gateway", "clerk"]),
+            Err(No::Holder),
+            "more than the gateway had"
+        );
+        let unknown = ["nobody", "gateway"];
+        assert_eq!(ask("own", "x", &unknown), Err(No::Holder));
     }
 }

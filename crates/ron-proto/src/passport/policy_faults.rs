@@ -139,6 +139,23 @@ impl AudienceRule {
             faults.push(format!("{whose} names the scope {twice} twice"));
         }
         algs(&whose, self.alg.iter().chain(&self.algs), faults);
+        for from in &self.from {
+            let known = |name: &String| {
+                policy.declared(name).is_some() || OWN_AUDIENCES.contains(&name.as_str())
+            };
+            if *from == self.audience {
+                faults.push(format!(
+                    "{whose}: `from` names other audiences; tokens of this one need no entry"
+                ));
+            } else if !known(from) {
+                faults.push(format!(
+                    "{whose}: `from` names {from}, which the policy does not have; add it to `audiences`"
+                ));
+            }
+        }
+        for twice in repeated(&self.from) {
+            faults.push(format!("{whose}: `from` names {twice} twice"));
+        }
         let of_all = declared.map_or(&[][..], |declared| &declared.caveats);
         caveats(&whose, self.caveats.iter().chain(of_all), faults);
     }
@@ -260,6 +277,14 @@ mod tests {
         for (member, value, fault) in [
             ("audience", json!("nope"), "no such audience"),
             ("audience", json!("plain"), "two rules for audience plain"),
+            ("from", json!(["plain", "svc-wallet"]), ""),
+            ("from", json!(["nope"]), "`from` names nope"),
+            ("from", json!(["plain", "plain"]), "twice"),
+            (
+                "from",
+                json!(["https://orders.example.org/"]),
+                "other audiences",
+            ),
             (
                 "scopes",
                 json!(["orders.write"]),

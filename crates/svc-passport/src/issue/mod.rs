@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use ron_auth::RevocationView;
 use ron_client::{ClientError, KmsClient};
+use ron_files::FileError;
 use ron_http::Responder;
 use ron_kernel::{
     Deadline, KernelMetrics, Receiver, Recv, Sender, SharedClock, SharedRandom, Snapshot,
@@ -30,6 +31,7 @@ use crate::lists::{Lists, Places, jti, list_uri};
 use crate::metrics::Metrics;
 use crate::policy::{self, Grant};
 use crate::publish::holders::Holders;
+use crate::publish::origins::Origins;
 use crate::revoke::{HeadAge, RevokeEvent};
 use crate::sync::InForce;
 use crate::token::{self, Identity, Moment, SigningKey, Unsigned};
@@ -78,6 +80,8 @@ pub struct Issuer {
     pub lists: Lists,
     /// The record of token holders.
     pub holders: Arc<Holders>,
+    /// The record of what they were exchanged from.
+    pub origins: Arc<Origins>,
     pub trail: Arc<Trail>,
     /// Those of what tokens are issued for, in the trail.
     pub numbers: Numbers,
@@ -338,12 +342,21 @@ impl Issuer {
         }
     }
 
-    /// Records the holders of the tokens, before any token leaves.
+    /// Records the holders of the tokens and what these were exchanged from, before any token leaves.
     fn note(&self, places: Places, jobs: &[IssueJob], now_s: u64) -> Result<Places, Problem> {
-        let subjects = jobs.iter().map(|job| job.grant.subject.as_str());
-        self.holders.note(&places, subjects, now_s).map_err(|e| {
+        let write = || {
+            let subjects = jobs.iter().map(|job| job.grant.subject.as_str());
+            self.holders.note(&places, subjects, now_s)?;
+            for (job, at) in jobs.iter().zip(places.first..) {
+                if let Some(origin) = &job.grant.origin {
+                    self.origins.note(places.list, at, origin)?;
+                }
+            }
+            Ok::<_, FileError>(())
+        };
+        write().map_err(|e| {
             tracing::error!(service = "svc-passport", event = "holders_not_written", why = %e);
-            Problem::unavailable("the record of token holders cannot be written", 5)
+            Problem::unavailable("the records of holders and exchanges cannot be written", 5)
         })?;
         Ok(places)
     }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use ron_kernel::{ClosedCounter, SharedClock};
 
 use super::holders::Holders;
+use super::origins::Origins;
 use crate::trail::Trail;
 
 /// Minimum time between two rounds: each looks at every file of the trail.
@@ -14,6 +15,7 @@ const EVERY: Duration = Duration::from_secs(60);
 /// Runs on the publishing thread, so that no token waits for a directory to be read.
 pub struct Cleanup {
     holders: Arc<Holders>,
+    origins: Arc<Origins>,
     trail: Arc<Trail>,
     clock: SharedClock,
     io_errors: ClosedCounter,
@@ -22,12 +24,13 @@ pub struct Cleanup {
 
 impl Cleanup {
     pub fn new(
-        (holders, trail): (Arc<Holders>, Arc<Trail>),
+        (holders, origins, trail): (Arc<Holders>, Arc<Origins>, Arc<Trail>),
         clock: SharedClock,
         io_errors: ClosedCounter,
     ) -> Self {
         Self {
             holders,
+            origins,
             trail,
             clock,
             io_errors,
@@ -45,6 +48,7 @@ impl Cleanup {
         let now_s = self.clock.unix_ms() / 1000;
         for (kind, done) in [
             ("holders", self.holders.forget(now_s)),
+            ("origins", self.origins.forget(now_s)),
             ("trail", self.trail.forget(now_s)),
         ] {
             if let Err(why) = done {
@@ -77,13 +81,14 @@ mod tests {
         let disk = Arc::new(OsDisk);
         let at = |name: &str| home.path().join(name);
         let holders = Arc::new(Holders::open(disk.clone(), at("holders")).unwrap());
+        let origins = Arc::new(Origins::open(disk.clone(), at("origins")).unwrap());
         let grants = Arc::new(Snapshot::new(Grants::default()));
         let trail = Arc::new(Trail::open(disk, at("issued"), grants, retention).unwrap());
         let clock = ManualClock::at((LIST_KEPT_S + LIST_AGE_S + 1_000) * 1000);
         let metrics = Metrics::new(&Registry::new("svc_passport"));
         let errors = metrics.io_errors.clone();
-        let mut cleanup = Cleanup::new((holders, trail), clock.clone(), errors.clone());
-        let records = [at("holders/7"), at("issued/7")];
+        let mut cleanup = Cleanup::new((holders, origins, trail), clock.clone(), errors.clone());
+        let records = [at("holders/7"), at("origins/7.0"), at("issued/7")];
         let put = || {
             for file in &records {
                 std::fs::write(file, "").unwrap();
@@ -96,16 +101,16 @@ mod tests {
         put();
         clock.advance(Duration::from_secs(59));
         cleanup.tick();
-        assert_eq!(there(), 2, "not yet");
+        assert_eq!(there(), 3, "not yet");
         // A directory cannot be deleted as a file.
-        let stuck = [at("holders/8"), at("issued/8")];
+        let stuck = [at("holders/8"), at("origins/8.0"), at("issued/8")];
         for dir in &stuck {
             std::fs::create_dir(dir).unwrap();
         }
         clock.advance(Duration::from_secs(1));
         cleanup.tick();
         assert_eq!(there(), 0);
-        for kind in ["holders", "trail"] {
+        for kind in ["holders", "origins", "trail"] {
             assert_eq!(errors.with_label_values(&[kind]).get(), 1, "{kind}");
         }
     }

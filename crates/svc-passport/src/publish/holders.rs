@@ -119,7 +119,7 @@ fn entry(places: &Places, subject: &str, iat: u64) -> u64 {
 }
 
 /// 48 bits of a hash over list and subject: entries of two lists cannot be linked to one holder without guessing the name.
-fn name(list: u64, subject: &str) -> u64 {
+pub(super) fn name(list: u64, subject: &str) -> u64 {
     let hash = ron_crypto::hash::blake3(&[&list.to_le_bytes(), subject.as_bytes()].concat());
     let mut bytes = [0; 8];
     bytes[..6].copy_from_slice(&hash[..6]);

@@ -5,6 +5,7 @@ mod cleanup;
 pub mod holders;
 pub mod kept_note;
 pub mod note;
+pub mod origins;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use std::time::Duration;
 
 use ron_auth::RevocationView;
 use ron_client::{ClientError, KmsClient};
-use ron_files::Dir;
+use ron_files::{Dir, FileError};
 use ron_http::{Body, Cause, Responder, Response};
 use ron_kernel::{Deadline, RankedMutex, Receiver, Recv, SharedClock, Snapshot, ThreadCtx};
 use ron_proto::kms::SignRequest;
@@ -23,7 +24,7 @@ use ron_service::ReadyBoard;
 use ron_tlog::note::{Note, NoteSignature, VerifierKey};
 
 use crate::keys::KeyKeeper;
-use crate::lists::{KnownLists, bits, list_uri, packed};
+use crate::lists::{KnownLists, ListRow, bits, list_uri, packed};
 use crate::metrics::Metrics;
 use crate::sync::InForce;
 use crate::token::SigningKey;
@@ -31,6 +32,7 @@ use crate::topology::PUBLISHED;
 use crate::trail::{IssuedAsk, Trail};
 use cleanup::Cleanup;
 use holders::Holders;
+use origins::Origins;
 
 /// Validity of a signed list, in seconds; after `LIST_FRESH_S` it is signed again.
 const LIST_EXP_S: u64 = 900;
@@ -110,6 +112,8 @@ pub struct Publisher {
     pub known: Arc<Snapshot<KnownLists>>,
     /// The holders of their tokens.
     pub holders: Arc<Holders>,
+    /// What they were exchanged from.
+    pub origins: Arc<Origins>,
     pub trail: Arc<Trail>,
     pub clock: SharedClock,
     pub metrics: Metrics,
@@ -138,6 +142,8 @@ pub struct PublisherParts {
     pub known: Arc<Snapshot<KnownLists>>,
     /// The holders of their tokens.
     pub holders: Arc<Holders>,
+    /// What they were exchanged from.
+    pub origins: Arc<Origins>,
     pub trail: Arc<Trail>,
     pub ready: ReadyBoard,
     pub watch: (SharedClock, Metrics),
@@ -166,6 +172,7 @@ impl Publisher {
             policy: parts.policy,
             known: parts.known,
             holders: parts.holders,
+            origins: parts.origins,
             trail: parts.trail,
             ready: parts.ready,
             clock: parts.watch.0,
@@ -176,7 +183,11 @@ impl Publisher {
     }
 
     pub fn run(&self, ctx: &ThreadCtx, events: &Receiver<PublishEvent>) {
-        let records = (self.holders.clone(), self.trail.clone());
+        let records = (
+            self.holders.clone(),
+            self.origins.clone(),
+            self.trail.clone(),
+        );
         let errors = self.metrics.io_errors.clone();
         let mut cleanup = Cleanup::new(records, self.clock.clone(), errors);
         loop {
@@ -257,11 +268,11 @@ impl Publisher {
         {
             return Ok(signed.clone());
         }
-        let of_subjects = self.holders.revoked(id, row.opened_s, &view).map_err(|e| {
+        let others = self.void(&row, &view).map_err(|e| {
             tracing::error!(service = "svc-passport", event = "holders_unreadable", why = %e);
-            Problem::unavailable("the record of token holders cannot be read", 5)
+            Problem::unavailable("the records of holders and exchanges cannot be read", 5)
         })?;
-        let bits = bits(&row, &view, &of_subjects);
+        let bits = bits(&row, &view, &others);
         let content = ContentId::of(&bits);
         let signed = match kept.filter(|signed| fresh(&signed) && signed.content == content) {
             Some(same) => SignedDocument {
@@ -282,6 +293,19 @@ impl Publisher {
         }
         all.lists.insert(id, signed.clone());
         Ok(signed)
+    }
+
+    /// The positions of a list that are void by what was recorded of their tokens.
+    fn void(&self, row: &ListRow, view: &RevocationView) -> Result<Vec<u32>, FileError> {
+        let of_subjects = self.holders.revoked(row.id, row.opened_s, view)?;
+        #[cfg(mutant = "unlisted")] // the tokens of a subject are left out
+        let of_subjects = if ron_kernel::mutant("unlisted") {
+            Vec::new()
+        } else {
+            of_subjects
+        };
+        let of_origins = self.origins.revoked(row.id, view)?;
+        Ok([of_subjects, of_origins].concat())
     }
 
     fn sign_list(

@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 
 use flate2::read::ZlibDecoder;
 use ron_proto::b64;
-use ron_proto::passport::RevocationEvent;
+use ron_proto::passport::{RevocationEvent, Revoked};
 use ron_sim::{ensure, fault, time};
 use serde_json::Value;
 
-use super::actors::{Actor, Observations, Revocation, Target};
+use super::actors::{Actor, Observations, Revocation};
 use super::tokens::Token;
 
 /// Within which a list has what was revoked, with the time of a call.
@@ -70,26 +70,32 @@ impl Actor {
     }
 }
 
-/// Whether the revocation sets the bit of the token itself: one of a token that it was exchanged from does not.
+/// Whether the revocation sets the bit of the token.
 fn sets(revocation: &Revocation, token: &Token, events: &[RevocationEvent]) -> bool {
-    let own = match &revocation.target {
-        Target::Jti(jti) => *jti == token.jti,
-        Target::Kid(kid) => *kid == token.kid,
-        Target::Subject(subject) => *subject == token.sub,
-        Target::Epoch(_) => true,
-    };
     let event = revocation.event.map(|number| &events[number as usize - 1]);
-    own && event.is_some_and(|event| token.is_voided_by(&event.revoked))
+    event.is_some_and(|event| token.is_voided_by(&event.revoked))
+}
+
+/// Whether a bit that this sets depends on no slot: the token's own id, its key, its epoch.
+fn without_slots(revoked: &Revoked, token: &Token) -> bool {
+    match revoked {
+        Revoked::Jti { jti, .. } => *jti == token.jti,
+        Revoked::Kid { kid } => *kid == token.kid,
+        _ => !matches!(revoked, Revoked::Subject { .. }),
+    }
 }
 
 /// A bit is set within the list's time, is set only for what is void, and is never unset. After a power cut the newest slots may be
-/// missing, so that a revocation by subject may miss a token.
+/// missing, so that a revocation by subject, or of a token that this one was exchanged from, may miss a token.
 pub fn check(seen: &Observations, events: &[RevocationEvent], calm: bool) {
     for look in &seen.looks {
         let token = &seen.tokens[look.token];
         let text = || format!("{look:?} of {token:?}");
         let acknowledged = |r: &&Revocation| r.event.is_some() && r.ended + SOON < look.began;
-        let counts = |r: &&Revocation| calm || !matches!(r.target, Target::Subject(_));
+        let counts = |r: &&Revocation| {
+            let event = r.event.map(|number| &events[number as usize - 1].revoked);
+            calm || event.is_some_and(|revoked| without_slots(revoked, token))
+        };
         let all = seen.revocations.iter().filter(acknowledged).filter(counts);
         let mut all = all.filter(|r| sets(r, token, events));
         let due = all.next();
@@ -103,7 +109,10 @@ pub fn check(seen: &Observations, events: &[RevocationEvent], calm: bool) {
             other.token == look.token && other.began >= look.ended && look.set && !other.set
         });
         let unset = later.next();
-        let lost = unset.is_some() && (calm || !token.is_of_subject(events));
+        let by_slot = |event: &RevocationEvent| {
+            token.is_voided_by(&event.revoked) && !without_slots(&event.revoked, token)
+        };
+        let lost = unset.is_some() && (calm || !events.iter().any(by_slot));
         ensure(!lost, &format!("{unset:?} after {}", text()));
     }
 }

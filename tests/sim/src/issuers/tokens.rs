@@ -120,12 +120,6 @@ impl Token {
         self.kid == kid || before.any(|of| of == kid)
     }
 
-    /// Whether its holder's tokens were revoked.
-    pub fn is_of_subject(&self, events: &[RevocationEvent]) -> bool {
-        let mut all = events.iter().map(|event| &event.revoked);
-        all.any(|of| matches!(of, Revoked::Subject { .. }) && self.is_voided_by(of))
-    }
-
     pub fn is_voided_by(&self, revoked: &Revoked) -> bool {
         match revoked {
             Revoked::Jti { jti, .. } => self.has_id(jti),
