@@ -53,7 +53,7 @@ fn judge(
     let keys = JwksSnapshot::parse(&std::fs::read(jwks)?)?;
     let now_s = SystemClock.unix_ms() / 1_000;
     let expect = Expect {
-        issuer,
+        issuers: &[issuer],
         audience,
         now_s,
     };

@@ -13,9 +13,10 @@ use ron_proto::b64;
 use ron_proto::caveat::MAX_CAVEATS;
 use ron_proto::passport::{ANCESTORS_MAX, TTL_S_MAX};
 
+const NAME: &str = "http://issuer";
 const NOW: u64 = 1_800_000_000;
 const EXPECT: Expect<'static> = Expect {
-    issuer: "http://issuer",
+    issuers: &[NAME],
     audience: "svc-wallet",
     now_s: NOW,
 };
@@ -36,7 +37,7 @@ static HOLDER: LazyLock<(Ed25519Key, String, Claims)> = LazyLock::new(|| {
     let (issuer, keys, kid) = &*ISSUER;
     let jkt = Holder::new(Ed25519Key::from_seed(&[4; 32])).thumbprint();
     let claims = serde_json::json!({
-        "iss": EXPECT.issuer, "sub": "user:1", "aud": EXPECT.audience, "iat": NOW, "nbf": NOW, "exp": NOW + 600,
+        "iss": NAME, "sub": "user:1", "aud": EXPECT.audience, "iat": NOW, "nbf": NOW, "exp": NOW + 600,
         "jti": "j1", "client_id": "op", "tenant": "default", "scope": "wallet:read wallet:transfer", "ron_epoch": 3,
         "authorization_details": [{"type": "ron", "account": "a"}], "cnf": {"jkt": jkt},
     });
@@ -132,7 +133,7 @@ pub fn run(data: &[u8]) {
     let Ok(claims) = verify_jwt(&signed, keys, &EXPECT) else {
         return;
     };
-    assert_eq!(claims.iss, EXPECT.issuer);
+    assert_eq!(claims.iss, NAME);
     assert!(claims.exp > claims.iat && claims.exp - claims.iat <= TTL_S_MAX);
     assert!(claims.check_time(NOW).is_ok());
     assert!(claims.caveats.len() <= MAX_CAVEATS && claims.ancestors.len() <= ANCESTORS_MAX);

@@ -75,6 +75,7 @@ fn filled(text: &str) -> String {
     text.replace("[\"...\"]", &format!("[\"{PUBLIC_KEY}\"]"))
         .replace("\nkey = \"...\"", &format!("\nkey = \"{KMS_KEY}\""))
         .replace("  name = \"...\"", "  name = \"caller\"")
+        .replace("  moved = \"...\"", "  moved = \"2026-01-01T00:00:00Z\"")
         .replace("  url = \"...\"", "  url = \"http://127.0.0.1:9000/\"")
         .replace("  accounts = []", "  accounts = [\"acct:shop\"]")
         .replace("  sha256 = \"\"", &format!("  sha256 = \"{digest}\""))

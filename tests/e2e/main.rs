@@ -50,6 +50,7 @@ mod passport_gateways;
 mod passport_interop;
 mod passport_issued;
 mod passport_log;
+mod passport_move;
 mod passport_mtls;
 mod passport_nonces;
 mod passport_policy;

@@ -241,7 +241,7 @@ fn add(args: &AddArgs) -> Result<(), String> {
     let signed = change::signed(&issuer.layout, &mut policy)?;
     if proves {
         let line = proof(args, &issuer.layout)?;
-        let text = blocks::add(&issuer.text, &[format!("id = {}", quoted(name)), line]);
+        let text = blocks::add(&issuer.text, &[format!("id = {}", quoted(name)), line])?;
         let mut names = issuer.names();
         names.push(name);
         issuer.write(&text, &names).inspect_err(|_| {

@@ -103,8 +103,8 @@ pub struct InitArgs {
     issuer: Option<BaseUrl>,
 }
 
-/// Parses `--issuer`. The name is in the payload policy of the issuer's key, so a wrong one cannot be changed later.
-fn issuer_name(text: &str) -> Result<BaseUrl, String> {
+/// Parses `--issuer`. The name is in the payload policy of the issuer's key: another one needs `ron issuer move`.
+pub fn issuer_name(text: &str) -> Result<BaseUrl, String> {
     let name: BaseUrl = text.parse().map_err(|why| format!("{text}, {why}"))?;
     let Some(rest) = name.0.strip_prefix("http://") else {
         return Ok(name);
@@ -188,8 +188,8 @@ pub fn ensure(
         }
         if let Some(wanted) = issuer.filter(|wanted| *wanted != known.issuer) {
             return Err(format!(
-                "--issuer {wanted} was not applied: {} is set up already, and its issuer is {}; its keys sign for no other name. \
-                 Make another data directory with `ron init --data-dir`",
+                "--issuer {wanted} was not applied: {} is set up already, and its issuer was made as {}. \
+                 `ron issuer move` gives it another name",
                 layout.root.display(),
                 known.issuer
             ));
@@ -255,7 +255,7 @@ fn all_tokens_there(layout: &Layout) -> Result<(), String> {
 }
 
 /// Starts a service, runs `ask` with its URL, and stops it.
-fn during<T>(
+pub fn during<T>(
     layout: &Layout,
     name: &'static str,
     ask: impl FnOnce(&str) -> Result<T, String>,

@@ -1,9 +1,10 @@
-//! `ron issuer migrate` moves the issuer to a database and back. `ron issuer trust` shows which policy note the issuer serves now and which services of a data
+//! `ron issuer migrate` moves the issuer to a database and back, `ron issuer move` to another name. `ron issuer trust` shows which policy note the issuer serves now and which services of a data
 //! directory accept it. Once the operator has made sure that the note is the issuer's, it sets the
 //! pins and versions by which they do.
 
 mod migrate;
 mod pins;
+mod rename;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -26,10 +27,10 @@ use crate::{fleet, kms, net};
 
 const WITHIN: Duration = Duration::from_secs(10);
 
-/// Show and pin the issuer that the services trust; move it to a database and back.
+/// Show and pin the issuer that the services trust; move it to another name, or to a database and back.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  ron issuer trust\n  ron issuer trust --data-dir /srv/ron --yes\n  ron issuer migrate --to 'postgresql://svc_passport@10.0.0.11,10.0.0.12/ron' --rehearse"
+    after_help = "Examples:\n  ron issuer trust\n  ron issuer trust --data-dir /srv/ron --yes\n  ron issuer move https://id.example.org\n  ron issuer migrate --to 'postgresql://svc_passport@10.0.0.11,10.0.0.12/ron' --rehearse"
 )]
 pub struct IssuerArgs {
     #[command(subcommand)]
@@ -48,6 +49,9 @@ enum Command {
     /// time, so an interrupted command is run again with --resume. Needs a build with the feature
     /// `postgres`.
     Migrate(migrate::IssuerMigrateArgs),
+    /// Give the issuer another name, such as a public one: new tokens have it, and those with the former
+    /// name are good until they expire.
+    Move(rename::MoveArgs),
 }
 
 #[derive(Args)]
@@ -75,6 +79,7 @@ pub fn run(args: &IssuerArgs) -> Result<(), String> {
     match &args.command {
         Command::Trust(args) => trust(args),
         Command::Migrate(args) => migrate::run(args),
+        Command::Move(args) => rename::run(args),
     }
 }
 
@@ -259,7 +264,7 @@ fn followers(layout: &Layout, served: &Served) -> Result<Vec<Follower>, String> 
         let text = std::fs::read_to_string(&file)
             .map_err(|e| format!("cannot read {}: {e}", file.display()))?;
         let at = |why: String| format!("{}: {why}", file.display());
-        if pins::issuer(&text).map_err(at)? != Some(served.issuer.as_str()) {
+        if pins::issuer(&text).map_err(at)?.as_deref() != Some(served.issuer.as_str()) {
             continue;
         }
         let lines = pins::read(&text).map_err(at)?;

@@ -90,9 +90,9 @@ pub struct Endpoint {
 pub struct Bootstrap {
     /// Format of this file.
     pub format: u32,
-    /// `iss` of the tokens.
+    /// The first name of the issuer, the `iss` of its tokens until `ron issuer move`.
     pub issuer: String,
-    /// KMS key that signs tokens.
+    /// KMS key that signs tokens with that name.
     pub issuer_key: String,
     /// KMS key that signs policies, and its public key (base64url).
     pub policy_key: String,

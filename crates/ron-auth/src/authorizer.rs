@@ -350,7 +350,7 @@ impl RonAuthorizer {
         }
         let now_s = self.now_s();
         let hash = ron_crypto::hash::blake3(token.as_bytes());
-        let verified = match self.cached(&hash, issuer, &keys) {
+        let verified = match self.cached(&hash, issuer, &keys, now_s) {
             #[cfg(mutant = "cached")] // what was checked once is not checked again
             Some(verified) if ron_kernel::mutant("cached") => return Ok(verified),
             Some(verified) => {
@@ -379,13 +379,15 @@ impl RonAuthorizer {
         hash: &[u8; 32],
         issuer: &IssuerConfig,
         keys: &JwksSnapshot,
+        now_s: u64,
     ) -> Option<Arc<Verified>> {
         let found = self.cache.find_if(hash, |found| {
             let same_rule = issuer.pq == keys.rule();
             let still = found.by.still(keys);
             #[cfg(mutant = "withdrawn")] // a token counts longer than its key
             let still = still || ron_kernel::mutant("withdrawn");
-            same_rule && found.claims.iss == issuer.issuer && still
+            let named = keys.takes_issuer(&found.claims.iss, &issuer.issuer, now_s);
+            same_rule && named && still
         })?;
         self.cache_hits.inc();
         Some(found)
@@ -402,7 +404,7 @@ impl RonAuthorizer {
     ) -> Result<Arc<Verified>, AuthReject> {
         self.verifications.inc();
         let expect = Expect {
-            issuer: &issuer.issuer,
+            issuers: &keys.issuers(&issuer.issuer, now_s),
             audience: &config.audience,
             now_s,
         };

@@ -71,7 +71,8 @@ impl RonAuthorizer {
     pub fn still_holds(&self, held: &HeldPassport) -> Result<(), AuthReject> {
         let config = self.config.load();
         let issuer = config.issuer.as_ref().ok_or(AuthReject::NoIssuer)?;
-        if issuer.issuer != held.0.claims.iss {
+        let keys = self.keys_of(issuer).ok_or(AuthReject::NoKeys)?;
+        if !keys.takes_issuer(&held.0.claims.iss, &issuer.issuer, self.now_s()) {
             return Err(AuthReject::Issuer);
         }
         let revoked = self.revoked_of(issuer).ok_or(AuthReject::NoKeys)?;

@@ -88,7 +88,7 @@ impl Rig {
 
     fn judge(&self, rule: PqRule, token: &str) -> Result<Claims, AuthReject> {
         let expect = Expect {
-            issuer: "i",
+            issuers: &["i"],
             audience: "svc-wallet",
             now_s: NOW,
         };

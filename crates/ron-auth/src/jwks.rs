@@ -12,6 +12,8 @@ use ron_proto::{b64, strict};
 use ron_tlog::note::VerifierKey;
 use serde::Deserialize;
 
+use crate::names::IssuerNames;
+
 /// Maximum keys in one set. A rotating issuer has two or three; one that rotated every quarter of a
 /// minute, for as long as the maximum token lifetime, would have this many.
 const KEYS_MAX: usize = 256;
@@ -215,6 +217,8 @@ pub struct JwksSnapshot {
     /// The pinned keys that signed the policy note which vouches for these keys; empty when no note
     /// was required.
     signers: Vec<VerifierKey>,
+    /// The names of the issuer in that note.
+    names: Option<IssuerNames>,
     /// The version of their note; 0 without one.
     note: u64,
 }
@@ -278,6 +282,7 @@ impl JwksSnapshot {
             keys,
             rule: PqRule::Off,
             signers: Vec::new(),
+            names: None,
             note: 0,
         })
     }
@@ -298,9 +303,31 @@ impl JwksSnapshot {
         self.keys.retain(|kid, key| keep(kid, key));
     }
 
-    pub(crate) fn signed_off_by(&mut self, signers: &[VerifierKey], note: u64) {
+    pub(crate) fn signed_off_by(
+        &mut self,
+        signers: &[VerifierKey],
+        note: u64,
+        names: &IssuerNames,
+    ) {
         self.signers = signers.to_vec();
         self.note = note;
+        self.names = Some(names.clone());
+    }
+
+    /// The `iss` that tokens may have at this time: the names in the note, or without one the configured name.
+    pub(crate) fn issuers<'a>(&'a self, configured: &'a str, now_s: u64) -> Vec<&'a str> {
+        match &self.names {
+            Some(names) => names.at(now_s).collect(),
+            None => vec![configured],
+        }
+    }
+
+    /// Whether tokens may have this `iss`, see [`Self::issuers`].
+    pub(crate) fn takes_issuer(&self, iss: &str, configured: &str, now_s: u64) -> bool {
+        match &self.names {
+            Some(names) => names.at(now_s).any(|name| name == iss),
+            None => iss == configured,
+        }
     }
 
     /// The version of the note that vouches for these keys; 0 without one.
@@ -484,106 +511,5 @@ fn bytes(member: Option<&String>) -> Result<Vec<u8>, JwksError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const X: &str = "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo";
-
-    fn parse(text: &str) -> Result<JwksSnapshot, JwksError> {
-        JwksSnapshot::parse(text.as_bytes())
-    }
-
-    #[test]
-    fn keys_of_other_kinds_are_passed_over() {
-        let set = parse(&format!(
-            r#"{{"keys":[{{"kty":"AKP","alg":"ML-DSA-65","kid":"pq","pub":"AA"}},{{"kty":"RSA","kid":"r","n":"AA","e":"AQAB"}},
-               {{"kty":"OKP","crv":"X25519","kid":"x","x":"{X}"}},{{"kty":"OKP","crv":"Ed25519","use":"enc","kid":"e","x":"{X}"}},
-               {{"kty":"OKP","crv":"Ed25519","alg":"EdDSA","use":"sig","kid":"a","x":"{X}"}},
-               {{"kty":"EC","crv":"P-256","kid":"b","x":"{X}","y":"{X}"}}]}}"#
-        ))
-        .expect("two of our kinds");
-        assert_eq!(set.len(), 2);
-        assert!(set.find("a").unwrap().takes(JwsAlg::EdDsa));
-        assert!(set.find("b").unwrap().takes(JwsAlg::Es256));
-    }
-
-    #[test]
-    fn the_post_quantum_set_is_read_beside_and_only_for_its_kind() {
-        let classical = || {
-            parse(&format!(
-                r#"{{"keys":[{{"kty":"OKP","crv":"Ed25519","kid":"a","x":"{X}"}}]}}"#
-            ))
-            .unwrap()
-        };
-        let public = b64::url(&[7; 1312]);
-        let akp = |kid: &str, alg: &str, more: &str| {
-            format!(
-                r#"{{"keys":[{{"kty":"AKP","kid":"{kid}","alg":"{alg}","pub":"{public}"{more}}}]}}"#
-            )
-        };
-        let with = |text: &str| classical().with_pq(text.as_bytes(), PqRule::And);
-        let both = with(&akp("q", "ML-DSA-44", "")).unwrap();
-        assert_eq!((both.len(), both.rule()), (2, PqRule::And));
-        assert!(both.find("q").unwrap().takes(JwsAlg::MlDsa(MlDsaSet::L44)));
-        assert_eq!(with(r#"{"keys":[]}"#).unwrap().len(), 1);
-        assert_eq!(with(&akp("q", "SLH-DSA-SHA2-128s", "")).unwrap().len(), 1);
-        assert_eq!(
-            with(&akp("a", "ML-DSA-44", "")),
-            Err(JwksError::DuplicateKid)
-        );
-        assert_eq!(
-            with(&akp("q", "ML-DSA-44", r#","priv":"AA""#)),
-            Err(JwksError::Private)
-        );
-        assert!(matches!(
-            with(&akp("q", "ML-DSA-65", "")),
-            Err(JwksError::Key(_))
-        ));
-        let jwk: serde_json::Value = serde_json::from_str(&akp("q", "ML-DSA-44", "")).unwrap();
-        assert!(
-            VerifyKey::from_jwk(&jwk["keys"][0]).is_err(),
-            "proofs and assertions stay classical"
-        );
-    }
-
-    #[test]
-    fn bad_sets_are_refused_whole() {
-        let good = format!(r#"{{"kty":"OKP","crv":"Ed25519","kid":"a","x":"{X}"}}"#);
-        let check = |keys: &str, wanted: fn(&JwksError) -> bool| {
-            let error = parse(&format!(r#"{{"keys":[{keys}]}}"#)).expect_err(keys);
-            assert!(wanted(&error), "{keys}: {error}");
-        };
-        check(&format!("{good},{good}"), |e| *e == JwksError::DuplicateKid);
-        check(
-            &format!(r#"{good},{{"kty":"oct","kid":"h","k":"AAAA"}}"#),
-            |e| *e == JwksError::Private,
-        );
-        check(
-            &format!(r#"{{"kty":"OKP","crv":"Ed25519","kid":"a","x":"{X}","d":"{X}"}}"#),
-            |e| *e == JwksError::Private,
-        );
-        check(
-            r#"{"kty":"OKP","crv":"Ed25519","kid":"a","x":"AAAA"}"#,
-            |e| matches!(e, JwksError::Key(_)),
-        );
-        check(r#"{"kty":"OKP","crv":"Ed25519","kid":"a"}"#, |e| {
-            matches!(e, JwksError::Key(_))
-        });
-        check(
-            &format!(r#"{{"kty":"OKP","crv":"Ed25519","x":"{X}"}}"#),
-            |e| *e == JwksError::Empty,
-        );
-        check(r#"{"kty":"OKP","kty":"EC"}"#, |e| {
-            matches!(e, JwksError::Json(_))
-        });
-        check("", |e| *e == JwksError::Empty);
-        let many = vec![r#"{"kty":"RSA"}"#; KEYS_MAX + 1].join(",");
-        check(&many, |e| {
-            *e == JwksError::TooMany {
-                keys: KEYS_MAX + 1,
-                max: KEYS_MAX,
-            }
-        });
-        assert!(matches!(parse("<html>"), Err(JwksError::Json(_))));
-    }
-}
+#[path = "jwks_tests.rs"]
+mod tests;

@@ -27,7 +27,8 @@ const AUDIENCES_MAX: usize = 8;
 /// The values that a token must match.
 #[derive(Clone, Debug)]
 pub struct Expect<'a> {
-    pub issuer: &'a str,
+    /// One of these names is its `iss`.
+    pub issuers: &'a [&'a str],
     /// This service's own name, for example `svc-wallet`.
     pub audience: &'a str,
     /// Unix seconds.
@@ -238,7 +239,7 @@ impl Audience {
 fn read_claims(jws: &Jws<'_>, signers: Signers, expect: &Expect<'_>) -> Result<Claims, AuthReject> {
     let raw: RawClaims =
         serde_json::from_value(Value::Object(jws.claims()?)).map_err(|_| AuthReject::Claims)?;
-    if raw.iss != expect.issuer {
+    if !expect.issuers.contains(&raw.iss.as_str()) {
         return Err(AuthReject::Issuer);
     }
     if !raw.aud.holds(expect.audience) {

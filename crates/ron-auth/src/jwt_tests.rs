@@ -58,7 +58,7 @@ impl Issuer {
             token,
             &self.keys,
             &Expect {
-                issuer: ISSUER,
+                issuers: &[ISSUER],
                 audience: "svc-wallet",
                 now_s: NOW + 10,
             },
@@ -398,7 +398,7 @@ fn time_is_checked_with_a_minute_of_grace() {
     let token = issuer.sign(&header(), &with(payload(), "nbf", json!(NOW + 100)));
     let check = |now_s: u64, wanted: Result<(), R>| {
         let expect = Expect {
-            issuer: ISSUER,
+            issuers: &[ISSUER],
             audience: "svc-wallet",
             now_s,
         };

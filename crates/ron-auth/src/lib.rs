@@ -28,6 +28,7 @@ mod jws;
 mod jwt;
 mod keys;
 mod meter;
+mod names;
 pub mod narrow;
 pub mod policy_note;
 mod proofs;

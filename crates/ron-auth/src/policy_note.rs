@@ -10,12 +10,16 @@ use ron_proto::passport::SKEW_S;
 use ron_tlog::note::{Note, NoteError, VerifierKey};
 
 use crate::jwks::{JwksSnapshot, JwsAlg, VerifyKey};
+use crate::names::IssuerNames;
 use crate::revocation_log;
 
 /// Maximum keys in a note: more than in a key set, because revoked keys stay listed.
 const KEYS_MAX: usize = 1024;
+/// Maximum former names of an issuer in a note.
+pub const NAMES_MAX: usize = 16;
 
-/// First line of an issuer's notes, and the name of the keys that sign them.
+/// First line of an issuer's notes, and the name of the keys that sign them. Of an issuer that was moved to another name, this
+/// stays the first one.
 pub fn origin(issuer: &str) -> String {
     format!("{issuer}/policy")
 }
@@ -45,6 +49,7 @@ pub enum NoteRefused {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyNote {
     pub version: u64,
+    names: IssuerNames,
     keys: BTreeMap<String, ListedKey>,
     /// The key of the issuer's revocation log.
     pub log_key: Option<VerifierKey>,
@@ -72,7 +77,7 @@ pub struct Ignored {
 }
 
 impl PolicyNote {
-    /// Opens a note about `issuer` that a key of `pins` must have signed.
+    /// Opens a note of `issuer`, which is its first name, that a key of `pins` must have signed.
     pub fn open(bytes: &[u8], issuer: &str, pins: &[VerifierKey]) -> Result<Self, NoteRefused> {
         let text = std::str::from_utf8(bytes).map_err(|_| NoteRefused::NotText)?;
         let note = Note::parse(text).map_err(NoteRefused::Note)?;
@@ -92,12 +97,17 @@ impl PolicyNote {
             return Err(NoteRefused::OtherIssuer);
         }
         let (mut version, mut named, mut log_key) = (None, None, None);
+        let mut before = Vec::new();
         let mut keys = BTreeMap::new();
         for line in lines {
             let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
             let twice = match word {
                 "version" => version.replace(number(rest)?).is_some(),
-                "issuer" => named.replace(rest).is_some(),
+                "issuer" => named.replace(rest.to_owned()).is_some(),
+                "was" => {
+                    before.push(parse_former_name(rest)?);
+                    false
+                }
                 "revocations" => {
                     let key = parse_log_key(rest, issuer)?;
                     log_key.replace(key).is_some()
@@ -116,11 +126,15 @@ impl PolicyNote {
             if keys.len() > KEYS_MAX {
                 return Err(NoteRefused::Text("it lists more than 1024 keys"));
             }
-        }
-        if named != Some(issuer) {
-            return Err(NoteRefused::OtherIssuer);
+            if before.len() > NAMES_MAX {
+                return Err(NoteRefused::Text("it lists more than 16 former names"));
+            }
         }
         Ok(Self {
+            names: IssuerNames {
+                now: named.ok_or(NoteRefused::Text("it names no issuer"))?,
+                before,
+            },
             version: version.ok_or(NoteRefused::Text("it has no version"))?,
             keys,
             log_key,
@@ -149,7 +163,7 @@ impl PolicyNote {
             ignored.ended += u64::from(listed.good && ended);
             listed.good && !ended
         });
-        keys.signed_off_by(&self.signers, self.version);
+        keys.signed_off_by(&self.signers, self.version, &self.names);
         ignored
     }
 }
@@ -172,6 +186,13 @@ fn parse_log_key(text: &str, issuer: &str) -> Result<VerifierKey, NoteRefused> {
     own.ok_or(NoteRefused::Text(
         "the key of the revocation log is not a verifier key of this issuer's log",
     ))
+}
+
+/// Parses `<name> <second after which no token with it is valid>`.
+fn parse_former_name(rest: &str) -> Result<(String, u64), NoteRefused> {
+    let parts = rest.split_once(' ');
+    let (name, end_s) = parts.ok_or(NoteRefused::Text("a former name has no end"))?;
+    Ok((name.to_owned(), number(end_s)?))
 }
 
 /// Parses `<kid> <alg> <signs from> <verifies until, or -> <good or revoked>`.
@@ -288,6 +309,30 @@ mod tests {
         assert!(forged.is_empty());
     }
 
+    #[test]
+    fn a_moved_issuer_is_known_by_its_first_name_and_tokens_of_former_names_end() {
+        let head = format!("{ISSUER}/policy\nversion 7\nissuer https://id.example\n");
+        let names = |lines: &str, now_s: u64| {
+            let note = PolicyNote::read(&format!("{head}{lines}"), ISSUER).unwrap();
+            let (_, jwk) = key(1);
+            let mut keys = set(&[jwk]);
+            note.narrow(&mut keys, NOW);
+            let names = keys.issuers(ISSUER, now_s);
+            names.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        let new = "https://id.example";
+        assert_eq!(names("", NOW), [new]);
+        let was = format!("was {ISSUER} {NOW}\nwas http://second {}\n", NOW + 9);
+        assert_eq!(names(&was, NOW), [new, ISSUER, "http://second"]);
+        assert_eq!(names(&was, NOW + SKEW_S), [new, ISSUER, "http://second"]);
+        assert_eq!(names(&was, NOW + SKEW_S + 1), [new, "http://second"]);
+        assert_eq!(names(&was, NOW + SKEW_S + 10), [new]);
+        let other = PolicyNote::read(&head, new);
+        assert_eq!(other, Err(NoteRefused::OtherIssuer));
+        let (_, jwk) = key(1);
+        assert_eq!(set(&[jwk]).issuers(ISSUER, NOW), [ISSUER], "without a note");
+    }
+
     proptest::proptest! {
         #[test]
         fn no_text_panics(lines in "([a-z]{0,8} ?[a-z0-9 -]{0,20}\n){0,6}") {
@@ -306,7 +351,9 @@ mod tests {
         check(&head);
         check(&format!("{head}version 1\n"));
         check(&format!("{head}issuer {ISSUER}\n"));
-        check(&format!("{head}version 1\nissuer http://other\n"));
+        check(&text("was http://other\n"));
+        check(&text("was http://other soon\n"));
+        check(&text(&"was http://other 1\n".repeat(NAMES_MAX + 1)));
         for version in ["", "+1", "-1", "1 ", "18446744073709551616"] {
             check(&format!("{head}version {version}\nissuer {ISSUER}\n"));
         }

@@ -32,7 +32,8 @@ pub struct AuthConfig {
 /// The issuer of passports and its URLs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IssuerConfig {
-    /// Compared with `iss`, byte for byte.
+    /// Its name; of an issuer that was moved, its first one. Compared with `iss`, byte for byte, unless its policy note has
+    /// other names.
     pub issuer: String,
     pub jwks_url: String,
     /// The post-quantum key set; by default on the host of `jwks_url`.

@@ -130,7 +130,7 @@ impl Service for SvcPassport {
                 "public, max-age={}",
                 core.settings.keys.jwks_max_age.as_secs()
             ),
-            issuer_url: core.settings.issuer,
+            names: core.settings.names,
             policy: core.policy,
             policies,
             limits,
@@ -256,7 +256,7 @@ fn open_register(
     data_dir: Option<&Dir>,
     chassis: &Chassis,
 ) -> Result<Opened, StartError> {
-    let origin = revocation_log::origin(&settings.issuer);
+    let origin = revocation_log::origin(settings.names.first());
     let session = node::session(chassis, settings, data_dir, &origin)?;
     let disk: SharedDisk;
     let (store, signer, dir, known);
@@ -273,7 +273,7 @@ fn open_register(
         // This service follows its own feed, too, and remembers the newest head.
         let seen = read_seen(home).map_err(StartError::failed)?;
         known = seen
-            .get(&settings.issuer)
+            .get(settings.names.first())
             .and_then(ron_auth::IssuerRecord::head);
     } else {
         disk = Arc::new(MemoryDisk::new());
@@ -416,6 +416,7 @@ impl Core {
         let parts = KeeperParts {
             kms: self.kms.clone(),
             keys: self.settings.signing_keys.clone(),
+            names: self.settings.names.clone(),
             pq_key: self.settings.keys.pq_key.clone(),
             timeout: self.settings.keys.kms_timeout,
             hold: self.settings.keys.hold,
@@ -487,7 +488,7 @@ impl Core {
             keys: keys.clone(),
             note_keys: self.settings.note_keys.clone(),
             home: self.data_dir.clone(),
-            urls: (self.settings.issuer.clone(), self.public_url.clone()),
+            urls: (self.settings.names.clone(), self.public_url.clone()),
             view: self.view.clone(),
             log_key: self.log_key.clone(),
             policy: self.policy.clone(),
@@ -539,7 +540,7 @@ impl Core {
 
     fn issuer(&self, chassis: &Chassis, keys: &Arc<KeyKeeper>, node: Option<&Node>) -> Issuer {
         Issuer {
-            issuer_url: self.settings.issuer.clone(),
+            names: self.settings.names.clone(),
             public_url: self.public_url.clone(),
             lists: Lists::default(),
             holders: self.holders.clone(),

@@ -27,6 +27,7 @@ mod keys;
 mod lists;
 mod metrics;
 mod migrate;
+mod names;
 mod node;
 mod once;
 mod policy;

@@ -187,7 +187,7 @@ impl IssuerMove<'_> {
     /// and signs all.
     fn complete(&self) -> Result<(), MoveError> {
         let seen = read_seen(self.home()).map_err(refused)?;
-        let seen = seen.get(&self.service.settings.issuer);
+        let seen = seen.get(self.service.settings.names.first());
         let known = seen.and_then(ron_auth::IssuerRecord::head);
         let place = LogPlace {
             disk: self.home().disk().clone(),

@@ -1,17 +1,20 @@
 //! The issuer's configuration keys, and the settings made from them.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
+use ron_auth::policy_note::NAMES_MAX;
 use ron_proto::caveat::{CaveatMaxima, IpBlock};
 use ron_proto::passport::TTL_S_MAX;
-use ron_proto::{Alg, Kid};
+use ron_proto::{Alg, Kid, Timestamp};
 use ron_service::config::{Blocks, ByteSize, Uid};
 use ron_service::pinned::KeyRing;
 use ron_service::records::{Engine, EngineDurability};
 use ron_service::{ChassisSettings, Config, ConfigProblem, ServiceSettings, Settings as _, Table};
 
 use crate::clients::{Client, SECRETS_MAX, SecretHash, client_keys};
+use crate::names::{Former, Names};
 use crate::policy::{Limits, PqMode, pq_alg};
 use crate::sync::Source;
 
@@ -36,8 +39,22 @@ ron_service::settings! {
 }
 
 ron_service::settings! {
+    /// One `[[former]]` block.
+    pub struct FormerKeys {
+        /// The iss that its tokens had.
+        "issuer" => issuer: String, range("1", "256");
+        /// public_url[0] of that time; the name when absent.
+        "public_url" => public_url: Option<String>;
+        /// The KMS keys that signed tokens with it: they stay published until the last token has expired.
+        "keys" => keys: Vec<Kid>;
+        /// When tokens with it were issued no more, as in 2027-01-01T00:00:00.000Z.
+        "moved" => moved: Timestamp;
+    }
+}
+
+ron_service::settings! {
     pub struct Keys {
-        /// The iss of every token; a URL, compared byte for byte by verifiers.
+        /// The iss of every token; a URL, compared byte for byte by verifiers. `ron issuer move` changes it.
         "issuer" => issuer: String = "http://127.0.0.1:7450", restart(Documents);
         /// PostgreSQL database that keeps the log of revocations on two hosts, as libpq takes it; then any number of issuers of one
         /// `issuer` run, and `data_dir` holds a copy. Use addresses, and `passfile` instead of a password. Needs a build with the
@@ -130,6 +147,9 @@ ron_service::settings! {
         "queues.issue" => issue_queue: usize = "512", range("1", "65536"), restart(Queues);
         /// OAuth clients that may ask for tokens.
         "clients" => clients: Blocks<ClientKeys>, reloadable;
+        /// Names that the issuer had before, the first one first, as `ron issuer move` writes them. Policy notes and the log of revocations
+        /// are signed under the first one for good, so no block is removed.
+        "former" => former: Blocks<FormerKeys>, restart(Documents);
     }
 }
 
@@ -146,8 +166,8 @@ pub static TABLE: Table = Table {
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub keys: Keys,
-    /// `iss`, without a slash at the end.
-    pub issuer: String,
+    /// `iss`, now and before.
+    pub names: Arc<Names>,
     /// Signing keys, EdDSA first.
     pub signing_keys: Vec<Kid>,
     /// Keys of the policy note, the next one last.
@@ -193,6 +213,7 @@ impl ServiceSettings for Settings {
         check_pq(config, &keys, &mut problems);
         check_note_keys(config, &keys, &mut problems);
         check_kinds(config, &keys, &mut problems);
+        let names = names(config, &keys, &mut problems);
         let clients = clients(config, &keys, &mut problems);
         let policy = match (&keys.policy_dir, &keys.policy_url) {
             (_, Some(url)) => Source::Url(url.trim_end_matches('/').to_owned()),
@@ -212,7 +233,7 @@ impl ServiceSettings for Settings {
             .chain(&keys.key_rs256);
         let note_keys = keys.note_key.iter().chain(&keys.note_key_next);
         Ok(Self {
-            issuer: keys.issuer.trim_end_matches('/').to_owned(),
+            names: Arc::new(names),
             signing_keys: signing_keys.cloned().collect(),
             note_keys: note_keys.cloned().collect(),
             policy,
@@ -237,6 +258,43 @@ impl Keys {
             self.records_durability,
         )
     }
+}
+
+/// The names of the issuer, without slashes at their ends.
+fn names(config: &Config, keys: &Keys, problems: &mut Vec<ConfigProblem>) -> Names {
+    let plain = |name: &str| name.trim_end_matches('/').to_owned();
+    let names = Names {
+        now: plain(&keys.issuer),
+        former: keys
+            .former
+            .iter()
+            .map(|block| Former {
+                issuer: plain(&block.issuer),
+                public_url: plain(block.public_url.as_ref().unwrap_or(&block.issuer)),
+                keys: block.keys.clone(),
+                moved: block.moved,
+            })
+            .collect(),
+    };
+    let mut problem = |why: String| problems.push(config.problem(Keys::former, why));
+    if names.former.len() > NAMES_MAX {
+        problem(format!("has more than {NAMES_MAX} blocks"));
+    }
+    if !names.former.is_sorted_by_key(|former| former.moved.0) {
+        problem("has its blocks in another order than that of `moved`".to_owned());
+    }
+    for former in &names.former {
+        if former.issuer.contains(char::is_whitespace) || former.issuer.is_empty() {
+            problem(format!("has {:?}, which is no name", former.issuer));
+        }
+        if former.keys.contains(&keys.key) {
+            problem(format!(
+                "has kms.key in the block of {}: a key signs for one name alone",
+                former.issuer
+            ));
+        }
+    }
+    names
 }
 
 /// The key of the policy note, and its successor during a change.

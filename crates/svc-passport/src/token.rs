@@ -293,7 +293,7 @@ mod tests {
             let keys = JwksSnapshot::parse(&jwks).unwrap();
             let input = token.signing_inputs().next().unwrap();
             let compact = finish(&token, &[&secret.sign(input.as_bytes())]);
-            let expect = Expect { issuer: "http://issuer", audience: "svc-wallet", now_s: iat };
+            let expect = Expect { issuers: &["http://issuer"], audience: "svc-wallet", now_s: iat };
             let claims = verify_jwt(&compact, &keys, &expect).unwrap();
             prop_assert_eq!((claims.exp - claims.iat, claims.epoch), (ttl, 3));
             prop_assert_eq!(claims.caveats, vec!["asset=rpl".parse().unwrap()]);

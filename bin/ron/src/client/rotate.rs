@@ -36,7 +36,7 @@ pub fn run(args: &RotateArgs) -> Result<(), String> {
     });
     let text = text.ok_or_else(|| {
         format!(
-            "{name} proves itself by {}, and no secret_sha256 of it is written in one line of {}: change it by hand (`ron client secret`)",
+            "{name} proves itself by {}, and no secret_sha256 of it is in {}: change it by hand (`ron client secret`)",
             client.proofs.join(", "),
             issuer.layout.config("svc-passport").display()
         )

@@ -52,10 +52,20 @@ pub fn issuer_of(policy: &NotePolicy) -> Option<&str> {
 
 /// The keys that a policy note lists for its readers: the second word of every line whose first is `key`.
 pub fn listed_keys(text: &[u8]) -> impl Iterator<Item = &str> {
+    second_words(text, &["key"])
+}
+
+/// The names that the issuer has and had, as a policy note states them: `issuer` and `was`.
+pub fn names(text: &[u8]) -> impl Iterator<Item = &str> {
+    second_words(text, &["issuer", "was"])
+}
+
+fn second_words<'a>(text: &'a [u8], first: &'static [&str]) -> impl Iterator<Item = &'a str> {
     let text = std::str::from_utf8(text).unwrap_or_default();
-    text.split('\n').filter_map(|line| {
+    text.split('\n').filter_map(move |line| {
         let mut words = line.split(' ');
-        (words.next() == Some("key")).then(|| words.next().unwrap_or_default())
+        let is_one = words.next().is_some_and(|word| first.contains(&word));
+        is_one.then(|| words.next().unwrap_or_default())
     })
 }
 

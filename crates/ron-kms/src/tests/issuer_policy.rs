@@ -376,6 +376,12 @@ fn a_policy_note_lists_only_the_issuers_keys_and_names_the_policy_in_force() {
             "{outsider}"
         );
     }
+    // Under another name that the issuer has or had, still only keys that sign by the policy.
+    let moved = format!("was http://other 9\n{line}");
+    assert_eq!(signs(&moved, &[first.clone(), kid(&other)]), 200);
+    for outsider in [kid(&free), kid(&any)] {
+        assert_eq!(signs(&moved, &[outsider]), 403);
+    }
     for unchecked in [
         named(&older),
         format!("policy 3 {}\n", newer.hash),

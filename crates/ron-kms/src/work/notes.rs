@@ -31,11 +31,16 @@ pub fn vouched(index: &KeyIndex, key: &Key, payload: &Payload) -> Result<(), Ref
     let Some((issuer, text)) = policy_note(key, payload) else {
         return Ok(());
     };
-    let ours = |kid: &str| index.issues(&key.kid.tenant, issuer, kid);
+    // An issuer that was moved has keys for each of its names; its notes are signed under the first for good.
+    let names: Vec<&str> = std::iter::once(issuer).chain(note::names(text)).collect();
+    let ours = |kid: &str| {
+        let mut names = names.iter();
+        names.any(|name| index.issues(&key.kid.tenant, name, kid))
+    };
     if !note::listed_keys(text).all(ours) {
         return refuse(
             "the note lists a key that signs no tokens of this issuer here: each must be a version of a key of the same \
-             tenant whose payload policy is jwt with that iss and issuer_policy",
+             tenant whose payload policy is jwt with that iss, or another name in the note, and issuer_policy",
         );
     }
     let in_force = |(version, hash): (u64, &str)| {

@@ -15,12 +15,7 @@ pub(super) fn of_api(
     settings: &ChassisSettings,
     api: &dyn ListeningSocket,
 ) -> Result<Vec<String>, StartError> {
-    let scheme = if settings.tls_enabled {
-        "https"
-    } else {
-        "http"
-    };
-    of(&settings.public_urls, scheme, api)
+    Ok(settings.base_urls(address(api)?))
 }
 
 /// Those of the address for clients with certificates; none if there is no such address.
@@ -28,23 +23,30 @@ pub(super) fn of_mtls(
     settings: &ChassisSettings,
     mtls: Option<&dyn ListeningSocket>,
 ) -> Result<Vec<String>, StartError> {
-    mtls.map_or(Ok(Vec::new()), |socket| {
-        of(&settings.mtls_urls, "https", socket)
-    })
+    let Some(socket) = mtls else {
+        return Ok(Vec::new());
+    };
+    Ok(of(&settings.mtls_urls, "https", address(socket)?))
 }
 
-fn of(
-    configured: &[BaseUrl],
-    scheme: &str,
-    socket: &dyn ListeningSocket,
-) -> Result<Vec<String>, StartError> {
-    if configured.is_empty() {
-        let addr = socket
-            .local_addr()
-            .ok_or_else(|| StartError::failed("the API's listener has no address"))?;
-        return Ok(listening(scheme, addr));
+impl ChassisSettings {
+    /// The base URLs of the API at this address, the one to publish first.
+    pub fn base_urls(&self, api: SocketAddr) -> Vec<String> {
+        let scheme = if self.tls_enabled { "https" } else { "http" };
+        of(&self.public_urls, scheme, api)
     }
-    Ok(configured.iter().map(|BaseUrl(url)| url.clone()).collect())
+}
+
+fn address(socket: &dyn ListeningSocket) -> Result<SocketAddr, StartError> {
+    let addr = socket.local_addr();
+    addr.ok_or_else(|| StartError::failed("the API's listener has no address"))
+}
+
+fn of(configured: &[BaseUrl], scheme: &str, addr: SocketAddr) -> Vec<String> {
+    if configured.is_empty() {
+        return listening(scheme, addr);
+    }
+    configured.iter().map(|BaseUrl(url)| url.clone()).collect()
 }
 
 /// The base URLs of the health port, which speaks plain HTTP.

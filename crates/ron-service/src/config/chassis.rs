@@ -83,7 +83,7 @@ crate::settings! {
 crate::settings! {
     /// The keys `auth.*`, from which the authorizer's [`AuthConfig`] is made.
     pub struct AuthKeys {
-        /// Required iss of passports; empty refuses all passports.
+        /// Name of the issuer of passports, their iss; empty refuses all passports. An issuer that was moved keeps its first name here: its policy note has the others.
         "auth.issuer" => issuer: Option<String>, reloadable;
         /// URL of the issuer's key set, such as
         /// unix:/run/ron/svc-passport/api.sock:/.well-known/jwks.json.

@@ -9,9 +9,9 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use ron_auth::PqRule;
-use ron_proto::Amount;
 use ron_proto::ledger::PrincipalName;
 use ron_proto::values::{Kid, Purpose, Tenant};
+use ron_proto::{Amount, Timestamp};
 
 use super::key::{Key, Kind, Reload};
 use super::problem::{ConfigProblem, Origin};
@@ -180,6 +180,7 @@ parsed! {
     PrincipalName, "name";
     Tenant, "name";
     Purpose, "name";
+    Timestamp, "time";
 }
 
 fn parse<T: FromStr<Err: Display>>(text: &str) -> Result<T, String> {

@@ -95,7 +95,7 @@ fn signed(
     // Parsed unverified to learn the audience; `verify_jwt` then checks every claim.
     let shown = shown(root).map_err(|reject| refused(reject, None))?;
     let expect = Expect {
-        issuer: &api.issuer_url,
+        issuers: &api.names.accepted(now_s),
         audience: &shown.aud,
         now_s,
     };

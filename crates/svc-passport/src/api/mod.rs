@@ -33,6 +33,7 @@ use crate::external::keys::FetchedKeys;
 use crate::issue::{IssueJob, no_policy};
 use crate::keys::KeyKeeper;
 use crate::metrics::Metrics;
+use crate::names::Names;
 use crate::once::Once;
 use crate::policy::{Grant, Limits, TokenRequest, decide};
 use crate::publish::PublishEvent;
@@ -45,8 +46,8 @@ pub const SERVICE: &str = "svc-passport";
 
 /// State that the handlers share.
 pub struct Api {
-    /// `iss`.
-    pub issuer_url: String,
+    /// `iss`, now and before.
+    pub names: Arc<Names>,
     /// Base of published URLs.
     pub public_url: String,
     /// Base of the URLs at which clients present certificates; `None` if they cannot.
@@ -134,12 +135,12 @@ impl Api {
 
     /// The audiences that client assertions may name.
     fn audiences(&self) -> Vec<String> {
-        let bases = [&self.public_url, &self.issuer_url].into_iter();
-        let endpoints = bases.chain(&self.certs_at);
+        let names = self.names.accepted(self.now_s());
+        let bases = [&*self.public_url].into_iter().chain(names.iter().copied());
+        let endpoints = bases.chain(self.certs_at.as_deref());
         let endpoints = endpoints.map(|base| format!("{base}/oauth2/token"));
-        std::iter::once(self.issuer_url.clone())
-            .chain(endpoints)
-            .collect()
+        let names = names.iter().map(ToString::to_string);
+        names.chain(endpoints).collect()
     }
 
     fn decide(&self, ask: &TokenRequest<'_>) -> Result<Grant, Problem> {

@@ -104,7 +104,7 @@ fn aliases(api: &Api) -> Option<MtlsEndpoints> {
 }
 
 fn metadata(api: &Api) -> ServerMetadata {
-    let (issuer, base) = (&*api.issuer_url, &*api.public_url);
+    let (issuer, base) = (&*api.names.now, &*api.public_url);
     let texts = |all: &[&str]| all.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>();
     let mut clients = texts(&[
         "client_secret_basic",

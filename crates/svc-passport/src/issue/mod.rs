@@ -29,6 +29,7 @@ use ron_proto::receipt::LogReceipt;
 use crate::keys::KeyKeeper;
 use crate::lists::{Lists, Places, jti, list_uri};
 use crate::metrics::Metrics;
+use crate::names::Names;
 use crate::policy::{self, Grant};
 use crate::publish::holders::Holders;
 use crate::publish::origins::Origins;
@@ -72,8 +73,8 @@ pub struct IssueJob {
 /// State that the issuer threads share.
 #[derive(Debug)]
 pub struct Issuer {
-    /// `iss`.
-    pub issuer_url: String,
+    /// `iss` of new tokens is the present one.
+    pub names: Arc<Names>,
     /// Base of published URLs.
     pub public_url: String,
     /// The status lists that are being filled.
@@ -185,7 +186,7 @@ impl Issuer {
         };
         let moment = Moment {
             keys: &keys,
-            issuer: &self.issuer_url,
+            issuer: &self.names.now,
             policy: &policy.policy,
             epoch: view.epoch(),
             iat: now_s,
@@ -243,7 +244,7 @@ impl Issuer {
             .map_err(|problem| problem.detail)?;
         let moment = Moment {
             keys: &keys,
-            issuer: &self.issuer_url,
+            issuer: &self.names.now,
             policy: &policy.policy,
             epoch: self.view.load().epoch(),
             iat: self.clock.unix_ms() / 1000,

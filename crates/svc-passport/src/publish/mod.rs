@@ -26,6 +26,7 @@ use ron_tlog::note::{Note, NoteSignature, VerifierKey};
 use crate::keys::KeyKeeper;
 use crate::lists::{KnownLists, ListRow, bits, list_uri, packed};
 use crate::metrics::Metrics;
+use crate::names::Names;
 use crate::sync::InForce;
 use crate::token::SigningKey;
 use crate::topology::PUBLISHED;
@@ -101,8 +102,8 @@ pub struct Publisher {
     pub note_keys: Vec<Kid>,
     /// Where the last note is kept.
     pub home: Option<Dir>,
-    /// `iss`.
-    pub issuer_url: String,
+    /// `iss` of new tokens is the present one; notes are signed under the first.
+    pub names: Arc<Names>,
     /// Base of published URLs.
     pub public_url: String,
     pub view: Arc<Snapshot<RevocationView>>,
@@ -134,7 +135,7 @@ pub struct PublisherParts {
     /// Directory of the last note; `None` with amnesia on.
     pub home: Option<Dir>,
     /// `iss`, and base of published URLs.
-    pub urls: (String, String),
+    pub urls: (Arc<Names>, String),
     pub view: Arc<Snapshot<RevocationView>>,
     /// Verifier key of the revocation log.
     pub log_key: VerifierKey,
@@ -153,7 +154,7 @@ impl Publisher {
     /// Starts with an empty cache, or with the note that an earlier process has stored.
     pub fn new(parts: PublisherParts) -> Self {
         let home = parts.home.as_ref();
-        let note = home.and_then(|home| kept_note::load(home, &parts.urls.0));
+        let note = home.and_then(|home| kept_note::load(home, parts.urls.0.first()));
         let note = note.map(|(note, keys)| (SignedDocument::before(note), keys));
         let kept = Cache {
             note,
@@ -165,7 +166,7 @@ impl Publisher {
             keys: parts.keys,
             note_keys: parts.note_keys,
             home: parts.home,
-            issuer_url: parts.urls.0,
+            names: parts.urls.0,
             public_url: parts.urls.1,
             view: parts.view,
             log_key: parts.log_key,
@@ -280,7 +281,7 @@ impl Publisher {
                 ..same
             },
             None => SignedDocument {
-                body: self.sign_list(id, &bits, now_s, until)?,
+                body: self.sign_list(&row, &bits, now_s, until)?,
                 content,
                 made_s: now_s,
                 after: view.after(),
@@ -310,7 +311,7 @@ impl Publisher {
 
     fn sign_list(
         &self,
-        id: u64,
+        row: &ListRow,
         bits: &[u8],
         now_s: u64,
         until: Deadline,
@@ -318,8 +319,8 @@ impl Publisher {
         let head = self.keys.any_head();
         let key = head.ok_or_else(|| Problem::unavailable("no signing key is known yet", 2))?;
         let claims = StatusListClaims {
-            iss: self.issuer_url.clone(),
-            sub: list_uri(&self.public_url, id),
+            iss: self.names.now.clone(),
+            sub: list_uri(self.names.base_of(row.opened_s, &self.public_url), row.id),
             iat: now_s,
             exp: now_s + LIST_EXP_S,
             ttl: LIST_TTL_S,
@@ -373,7 +374,7 @@ impl Publisher {
         };
         let (view, now_s) = (self.view.load(), self.now_s());
         let text = note::text(
-            &self.issuer_url,
+            (&self.names, now_s),
             &self.public_url,
             policy,
             &keys,
@@ -462,7 +463,7 @@ impl Publisher {
             .unwrap_or_default()
             .try_into()
             .map_err(|_| broken())?;
-        let name = note::origin(&self.issuer_url);
+        let name = note::origin(self.names.first());
         let verifier = VerifierKey::ed25519(&name, &public).map_err(|_| broken())?;
         let signature = NoteSignature {
             name,

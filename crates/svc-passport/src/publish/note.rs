@@ -8,23 +8,27 @@ pub use ron_auth::policy_note::origin;
 use ron_tlog::note::VerifierKey;
 
 use crate::keys::IssuerKeys;
+use crate::names::Names;
 use crate::sync::InForce;
 
 /// The text of the note. Its `version` is the number of the feed's last event: it grows with every change and survives
 /// restarts.
 pub fn text(
-    issuer: &str,
+    (names, now_s): (&Names, u64),
     base: &str,
     policy: &InForce,
     keys: &IssuerKeys,
     view: &RevocationView,
     log_key: &VerifierKey,
 ) -> String {
-    let mut out = origin(issuer);
+    let mut out = origin(names.first());
+    let _ = write!(out, "\nversion {}\nissuer {}\n", view.after(), names.now);
+    for former in names.ending(now_s) {
+        let _ = writeln!(out, "was {} {}", former.issuer, former.end_s());
+    }
     let _ = write!(
         out,
-        "\nversion {}\nissuer {issuer}\npolicy {} {}\nepoch {}\n",
-        view.after(),
+        "policy {} {}\nepoch {}\n",
         policy.policy.version,
         policy.hash,
         view.epoch()
@@ -60,8 +64,11 @@ pub fn text(
 
 #[cfg(test)]
 mod tests {
+    use ron_proto::Timestamp;
+
     use super::*;
     use crate::keys::Validity;
+    use crate::names::Former;
 
     #[test]
     fn the_text_says_what_verifiers_need_and_is_no_checkpoint() {
@@ -78,7 +85,17 @@ mod tests {
         let log_key = VerifierKey::ed25519(&origin, &[7; 32]).unwrap();
         let policy = crate::samples::in_force(4);
         let view = RevocationView::unchecked();
-        let text = text("http://i", "http://b", &policy, &keys, &view, &log_key);
+        let former = Former {
+            issuer: "http://i".to_owned(),
+            public_url: "http://i".to_owned(),
+            keys: Vec::new(),
+            moved: Timestamp(1_000),
+        };
+        let names = Names {
+            now: "https://id.example".to_owned(),
+            former: vec![former],
+        };
+        let text = text((&names, 0), "http://b", &policy, &keys, &view, &log_key);
         let read = ron_auth::PolicyNote::read(&text, "http://i").expect("verifiers can read it");
         assert_eq!(
             (read.version, read.kids().collect::<Vec<_>>()),
@@ -88,6 +105,8 @@ mod tests {
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[0], "http://i/policy");
         assert_eq!(lines[1], "version 0");
+        assert_eq!(lines[2], "issuer https://id.example");
+        assert_eq!(lines[3], "was http://i 3721");
         assert!(lines.contains(&"key K EdDSA 10 3740 good"), "{text}");
         let named = format!("policy 4 {}", policy.hash);
         assert!(lines.contains(&&*named) && text.ends_with('\n'));
