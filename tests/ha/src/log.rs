@@ -518,6 +518,39 @@ pub mod tests {
     }
 
     #[test]
+    fn an_old_answer_to_a_claim_is_no_loss_of_what_a_later_holder_wrote() {
+        let engine = MemoryEngine::new(Defect::None);
+        let (first, second) = (SimDisk::new(), SimDisk::new());
+        let mut one = node(&engine, &first, "log", "a");
+        let mut other = node(&engine, &second, "log", "b");
+        take_over(&mut other);
+        other.append(&records(0, 3), soon()).unwrap();
+        catch_up(&mut one).unwrap();
+        engine.set_standby(false);
+        let seen = one.head(soon()).unwrap().epoch;
+        let waits = one.claim(seen, &[], soon());
+        assert!(
+            matches!(waits, Err(EngineError::Store(StoreError::Unknown(_)))),
+            "{waits:?}"
+        );
+        // It is carried out, and its answer is on the way while the other node claims the log again and writes.
+        engine.set_standby(true);
+        take_over(&mut other);
+        other.append(&records(3, 2), soon()).unwrap();
+        catch_up(&mut one).unwrap();
+        let late = one.claim(seen, &[], soon());
+        assert!(
+            matches!(late, Err(EngineError::Store(StoreError::Fenced))),
+            "{late:?}"
+        );
+        other.append(&records(5, 1), soon()).unwrap();
+        catch_up(&mut one).unwrap();
+        take_over(&mut one);
+        one.append(&records(6, 1), soon()).unwrap();
+        assert_eq!(leaves(&one), records(0, 7));
+    }
+
+    #[test]
     fn rows_that_were_changed_in_the_engine_are_refused() {
         let engine = MemoryEngine::new(Defect::None);
         let mut holder = node(&engine, &SimDisk::new(), "good", "a");
