@@ -21,6 +21,7 @@ const LAYERS: &[(&str, u8)] = &[
     ("ron-auth", 4),
     ("ron-client", 4),
     ("ron-pg", 4),
+    ("ron-pkcs11", 5),
     ("ron-service", 5),
     ("ron-custody", 6),
     ("ron-kms", 6),

@@ -8,9 +8,9 @@ use ron_kernel::Deadline;
 use ron_proto::kms::{
     AttestAnswer, AttestRequest, CreateKey, DestroyKey, ExportAnswer, ExportKey, ImportKey,
     IssuerPolicyInForce, KeyChanged, KeyDoc, KeyList, KeyVersionDoc, KeyVersions, PutIssuerPolicy,
-    RetireKey, RotateAnswer, RotateLogKey, RotateLogKeyAnswer, RotateRequest, SignAnswer,
-    SignBatch, SignBatchAnswer, SignRequest, UpdateKey, VerifyAnswer, VerifyRequest,
-    WrappingKeyDoc,
+    RandomAnswer, RandomRequest, RetireKey, RotateAnswer, RotateLogKey, RotateLogKeyAnswer,
+    RotateRequest, SignAnswer, SignBatch, SignBatchAnswer, SignRequest, UpdateKey, VerifyAnswer,
+    VerifyRequest, WrappingKeyDoc,
 };
 use ron_proto::{Alg, Kid};
 
@@ -136,6 +136,15 @@ impl KmsClient {
         deadline: Deadline,
     ) -> Result<VerifyAnswer, ClientError> {
         self.0.post("/v1/kms/verify", request, true, deadline)
+    }
+
+    /// Random bytes; safe to repeat.
+    pub fn random(
+        &self,
+        request: &RandomRequest,
+        deadline: Deadline,
+    ) -> Result<RandomAnswer, ClientError> {
+        self.0.post("/v1/kms/random", request, true, deadline)
     }
 
     /// One page of keys: `filter` is a query such as `purpose=app&state=active`.

@@ -165,6 +165,11 @@ impl Hasher {
         Self { by, context }
     }
 
+    #[must_use]
+    pub const fn by(&self) -> Sha2 {
+        self.by
+    }
+
     pub fn update(&mut self, part: &[u8]) {
         self.context.update(part);
     }
