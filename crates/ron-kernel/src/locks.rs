@@ -24,16 +24,22 @@ thread_local! {
 /// When a lock is held over `what`: a bug of the caller.
 #[track_caller]
 pub fn assert_no_locks(what: &str) {
-    HELD.with(|held| {
-        if let Some(lock) = held.borrow().last() {
+    on_held(|held| {
+        if let Some(lock) = held.last() {
             panic!("lock `{}` held over {what}: release it first", lock.name);
         }
     });
 }
 
+/// Reads or changes this thread's list of held locks. A library in a program of others is still called when the thread's
+/// storage is gone already, by handlers that run at the exit of the process: then nothing is checked.
+#[track_caller]
+fn on_held(act: impl FnOnce(&mut Vec<&'static LockSpec>)) {
+    let _ = HELD.try_with(|held| act(&mut held.borrow_mut()));
+}
+
 fn enter(spec: &'static LockSpec) -> HeldLock {
-    HELD.with(|held| {
-        let mut held = held.borrow_mut();
+    on_held(|held| {
         // Locks are pushed in ascending rank, so the last one has the highest rank.
         if let Some(top) = held.last() {
             // Strictly ascending: an equal rank would allow a deadlock between two such locks.
@@ -57,8 +63,7 @@ struct HeldLock(&'static LockSpec);
 
 impl Drop for HeldLock {
     fn drop(&mut self) {
-        HELD.with(|held| {
-            let mut held = held.borrow_mut();
+        on_held(|held| {
             // Guards may be dropped in any order, so the entry need not be the last one.
             if let Some(at) = held.iter().rposition(|l| std::ptr::eq(*l, self.0)) {
                 held.remove(at);

@@ -40,6 +40,8 @@ struct WrittenToken {
     purpose: Purpose,
     label: Option<String>,
     #[serde(default)]
+    ed25519: bool,
+    #[serde(default)]
     keys: BTreeMap<String, Kid>,
 }
 
@@ -69,6 +71,9 @@ pub struct TokenConfig {
     pub label: String,
     /// 16 characters.
     pub serial: String,
+    /// Whether Ed25519 keys are objects too. OpenSSL's engine of that time (libp11 0.4.12) finds no key at all in a token that
+    /// has one.
+    pub ed25519: bool,
     /// Labels of keys that have a name of their own.
     pub labels: BTreeMap<Kid, String>,
 }
@@ -135,6 +140,7 @@ fn token(written: WrittenToken) -> Result<TokenConfig, String> {
         tenant,
         purpose,
         label,
+        ed25519,
         keys,
     } = written;
     let name = format!("{tenant}/{purpose}");
@@ -158,6 +164,7 @@ fn token(written: WrittenToken) -> Result<TokenConfig, String> {
         serial: names::serial(&name),
         tenant,
         purpose,
+        ed25519,
         labels,
     })
 }

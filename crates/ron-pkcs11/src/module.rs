@@ -13,6 +13,7 @@ use cryptoki_sys::{
 };
 use ron_crypto::hash::Hasher;
 use ron_kernel::{LockSpec, RankedMutex};
+use ron_proto::Alg;
 
 use crate::attributes::{self, Class};
 use crate::config::{Config, TokenConfig};
@@ -216,7 +217,8 @@ impl Module {
         let calls = self.service.calls()?;
         let mut listed = Vec::new();
         for doc in calls.keys(&token.purpose)? {
-            if doc.key.tenant != token.tenant || !key::usable(&doc) {
+            let hidden = doc.key.alg == Alg::Ed25519 && !token.ed25519;
+            if doc.key.tenant != token.tenant || hidden || !key::usable(&doc) {
                 continue;
             }
             let known = self.table.lock().known(slot, &doc.key, doc.head);
