@@ -59,6 +59,7 @@ mod passport_refusals;
 mod passport_revocation;
 mod passport_rotation;
 mod passport_spread;
+mod pkcs11;
 mod readme;
 mod rewarder;
 mod runbooks;

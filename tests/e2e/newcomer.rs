@@ -327,7 +327,11 @@ fn a_token_that_does_not_do() {
     said(Some(&other), 401, &["another service", "audience"]);
     let narrow = fleet.token("svc-wallet", Some("wallet:transfer"));
     said(Some(&narrow), 403, &["wallet:read", "get a token with it"]);
-    said(Some(&expired(&fleet)), 401, &["expired", "get a new one"]);
+    said(
+        Some(&expired(&fleet, "svc-wallet")),
+        401,
+        &["expired", "get a new one"],
+    );
 
     let out = fleet.ron(&["token", "--audience", "svc-nowhere"]);
     refused(&out, &["svc-passport", "issuer policy", "svc-wallet, "]);
@@ -354,8 +358,8 @@ fn a_token_that_does_not_do() {
 
 /// A token from some minutes ago, signed by the issuer's own key, so that the test need not wait
 /// for an expiry.
-fn expired(fleet: &Fleet) -> String {
-    let good = fleet.token("svc-wallet", None);
+pub fn expired(fleet: &Fleet, audience: &str) -> String {
+    let good = fleet.token(audience, None);
     let (head, rest) = good.split_once('.').unwrap();
     let payload = b64::from_url(rest.split('.').next().unwrap()).unwrap();
     let mut claims: Value = serde_json::from_slice(&payload).unwrap();

@@ -62,6 +62,17 @@ pub fn ron_binary() -> PathBuf {
     ron
 }
 
+/// The PKCS#11 module of the same profile.
+pub fn pkcs11_module() -> PathBuf {
+    let module = ron_binary().with_file_name("libron_pkcs11.so");
+    assert!(
+        module.exists(),
+        "{} is missing: cargo build --release --workspace --bins --lib, or run scripts/test.sh",
+        module.display()
+    );
+    module
+}
+
 /// An HTTP client without a circuit breaker: it may call a service as often as it likes while the
 /// service is killed and restarted. Typed clients with it retry temporary refusals.
 pub fn http_client() -> HttpClient {

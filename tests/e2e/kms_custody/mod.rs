@@ -5,4 +5,4 @@ mod batches;
 mod births;
 mod remembered;
 mod remote;
-mod service;
+pub mod service;

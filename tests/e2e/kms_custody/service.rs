@@ -16,8 +16,8 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// Every scope that the callers of these tests need.
-const SCOPES: [&str; 7] = [
-    "create", "read", "sign", "verify", "rotate", "wrap", "unwrap",
+const SCOPES: [&str; 8] = [
+    "create", "read", "sign", "verify", "rotate", "wrap", "unwrap", "audit",
 ];
 
 /// A running ron-kms, killed on drop.
@@ -103,6 +103,14 @@ impl Service {
     pub fn again(&mut self) {
         self.child = run(self.dir.path());
         self.wait_ready();
+    }
+
+    /// The text at a public path.
+    pub fn get(&self, path: &str) -> String {
+        let url = format!("{}:{path}", self.url);
+        let by = Deadline::within(Duration::from_secs(20));
+        let reply = self.http.call(Call::get(&url, by)).unwrap();
+        String::from_utf8(reply.body).unwrap()
     }
 
     /// POST below `/v1/kms/`; `None` without a response.

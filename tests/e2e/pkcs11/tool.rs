@@ -1,0 +1,169 @@
+//! OpenSC's `pkcs11-tool`.
+
+use std::collections::BTreeMap;
+
+use ron_tests::{ok, pkcs11_module};
+
+use super::{Rig, create, text};
+
+impl Rig {
+    fn tool(&self, args: &[&str]) -> String {
+        let module = pkcs11_module();
+        let mut all = vec!["--module", text(&module)];
+        all.extend(args);
+        self.run("pkcs11-tool", &all)
+    }
+}
+
+#[test]
+fn pkcs11_tool_lists_and_signs() {
+    let rig = Rig::start();
+    // A key that signs what this service parses is no object, and Ed25519 only where it was asked for.
+    create(&rig.service, "ecdsa-p256", "any");
+    create(&rig.service, "ed25519", "any");
+    let slots = rig.tool(&["--list-slots"]);
+    for part in [
+        "token label        : web",
+        "ron-kms acme/web",
+        "rng, token initialized",
+        "0/32",
+    ] {
+        assert!(slots.contains(part), "{part}: {slots}");
+    }
+    assert!(!slots.contains("login required"), "{slots}");
+    let serial = slots
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("serial num         : "));
+    assert_eq!(serial.unwrap().len(), 16, "{slots}");
+    let objects = rig.tool(&["--list-objects"]);
+    assert_eq!(
+        objects.matches("Private Key Object").count(),
+        3,
+        "{objects}"
+    );
+    assert_eq!(objects.matches("Public Key Object").count(), 3, "{objects}");
+    assert!(objects.contains("never extractable"), "{objects}");
+
+    std::fs::write(rig.at("input"), vec![7; 100_000]).unwrap();
+    let pss = ["--hash-algorithm", "SHA256", "--salt-len", "32"];
+    let mut made = BTreeMap::<_, u64>::new();
+    for (label, mechanism, more) in [
+        ("ec", "ECDSA-SHA256", &[][..]),
+        ("ec", "ECDSA-SHA384", &[]),
+        ("p384", "ECDSA-SHA384", &[]),
+        ("rsa", "SHA512-RSA-PKCS", &[]),
+        ("rsa", "SHA256-RSA-PKCS-PSS", &[]),
+        ("rsa", "RSA-PKCS-PSS", &pss),
+    ] {
+        *made.entry(label).or_default() += 1;
+        let (id, input) = (
+            rig.id(label),
+            if more.is_empty() { "input" } else { "hash" },
+        );
+        let hash = ron_crypto::hash::sha256(&vec![7; 100_000]);
+        std::fs::write(rig.at("hash"), hash).unwrap();
+        let mut args = vec![
+            "--sign",
+            "--id",
+            &id,
+            "-m",
+            mechanism,
+            "-i",
+            input,
+            "-o",
+            "signature",
+        ];
+        args.extend(more);
+        args.extend(
+            ["--signature-format", "openssl"]
+                .iter()
+                .filter(|_| label != "rsa"),
+        );
+        rig.tool(&args);
+        verify(&rig, label, mechanism);
+        rig.logged(label, made[label]);
+    }
+    let last = rig.audit("tail");
+    assert!(
+        last.contains("\"context\":\"pkcs11 pkcs11-tool\""),
+        "{last}"
+    );
+}
+
+/// Plain OpenSSL verifies with the public key that the service publishes.
+fn verify(rig: &Rig, label: &str, mechanism: &str) {
+    let pem = ok(&rig.service.ron(&["get", rig.key(label), "--public", "pem"]));
+    std::fs::write(rig.at("public.pem"), pem).unwrap();
+    let hash = ["sha512", "sha384"]
+        .into_iter()
+        .find(|hash| mechanism.contains(&hash.to_uppercase()));
+    let hash = format!("-{}", hash.unwrap_or("sha256"));
+    let mut args = vec![
+        "dgst",
+        &hash,
+        "-verify",
+        "public.pem",
+        "-signature",
+        "signature",
+    ];
+    if mechanism.contains("PSS") {
+        args.extend([
+            "-sigopt",
+            "rsa_padding_mode:pss",
+            "-sigopt",
+            "rsa_pss_saltlen:digest",
+        ]);
+    }
+    args.push("input");
+    assert!(rig.plain_openssl(&args).contains("Verified OK"));
+}
+
+#[test]
+fn pkcs11_tool_tests_the_module() {
+    let rig = Rig::start();
+    let all = rig.output(
+        "pkcs11-tool",
+        &[
+            "--module",
+            text(&pkcs11_module()),
+            "--login",
+            "--pin",
+            "1234",
+            "--test",
+        ],
+    );
+    let said = String::from_utf8_lossy(&all.stdout).into_owned();
+    for part in [
+        "seems to be OK",
+        "all 4 digest functions seem to work",
+        "SHA256: OK",
+        "all 4 signature functions seem to work",
+    ] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    // Its next test gives an RSA key a hash by SHA-1, and it ends when that is refused.
+    let why = String::from_utf8_lossy(&all.stderr).into_owned();
+    assert!(
+        said.ends_with("RSA-PKCS: ") && why.contains("CKR_DATA_INVALID"),
+        "{said} {why}"
+    );
+    // It goes through with a token that has no RSA key.
+    let _ = ok(&rig.service.ron(&["retire", rig.key("rsa")]));
+    let said = rig.tool(&["--login", "--pin", "1234", "--test"]);
+    assert!(said.contains("No errors"), "{said}");
+    // A PIN is no credential, and too long a one is refused: it may be a passport.
+    let long = "x".repeat(33);
+    let refused = rig.output(
+        "pkcs11-tool",
+        &[
+            "--module",
+            text(&pkcs11_module()),
+            "--login",
+            "--pin",
+            &long,
+            "--test",
+        ],
+    );
+    let why = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(why.contains("CKR_PIN_LEN_RANGE"), "{why}");
+}
