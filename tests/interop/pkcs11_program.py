@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import threading
+import time
 
 NAMES = """Initialize Finalize GetInfo GetFunctionList GetSlotList GetSlotInfo GetTokenInfo GetMechanismList GetMechanismInfo InitToken
 InitPIN SetPIN OpenSession CloseSession CloseAllSessions GetSessionInfo GetOperationState SetOperationState Login Logout CreateObject
@@ -145,9 +146,14 @@ def fork(module, label, session, keys):
 
 
 def usage():
-    """Resident bytes, open files, threads."""
+    """Resident bytes, open files, threads. A thread that was joined is still there for a moment."""
+    tasks = lambda: len(os.listdir("/proc/self/task"))
+    for _ in range(1000):
+        if tasks() == 1:
+            break
+        time.sleep(0.01)
     pages = int(open("/proc/self/statm").read().split()[1])
-    return pages * 4096, len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
+    return pages * 4096, len(os.listdir("/proc/self/fd")), tasks()
 
 
 def threads(path, label, count, number):
