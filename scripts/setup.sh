@@ -23,6 +23,9 @@ need slowhttptest slowhttptest
 need shellcheck shellcheck
 need softhsm2-util softhsm2
 need pkcs11-tool opensc
+need ssh openssh-client
+need /usr/sbin/sshd openssh-server
+[ -e "/usr/lib/$(uname -m)-linux-gnu/engines-3/pkcs11.so" ] || packages+=(libengine-pkcs11-openssl)
 need swtpm swtpm
 need tpm2_checkquote tpm2-tools
 need pkg-config pkg-config
@@ -53,8 +56,8 @@ if ((${#packages[@]})); then
     echo 'create_main_cluster = false' | "${as_root[@]}" tee /etc/postgresql-common/createcluster.conf >/dev/null
   fi
   # Tests start their own on addresses of their own: the packages' services stay off, now and at the next boot.
-  for service in patroni etcd caddy; do
-    if [[ " ${packages[*]} " =~ " $service"(-server)?" " && ! -e /etc/systemd/system/$service.service ]]; then
+  for service in patroni etcd caddy ssh; do
+    if [[ " ${packages[*]} " =~ " "(open)?"$service"(-server)?" " && ! -e /etc/systemd/system/$service.service ]]; then
       "${as_root[@]}" mkdir -p /etc/systemd/system
       "${as_root[@]}" ln -s /dev/null "/etc/systemd/system/$service.service"
     fi

@@ -29,7 +29,7 @@ shellcheck --severity warning packaging/ron-spread packaging/debian/*
 
 step "build"
 # Examples too: a test starts one, and `--test` below does not build them.
-cargo build --release --locked --workspace --bins --examples
+cargo build --release --locked --workspace --bins --lib --examples
 
 step "lints"
 cargo clippy --release --locked --workspace --all-targets -- -D warnings

@@ -132,7 +132,7 @@ fn build() -> Vec<PathBuf> {
         .filter(|path| path.extension().is_some_and(|end| end == "deb"))
         .collect();
     debs.sort();
-    assert_eq!(debs.len(), 7, "{debs:?}");
+    assert_eq!(debs.len(), 8, "{debs:?}");
     debs
 }
 
@@ -333,6 +333,8 @@ fn contents(tree: &Tree) {
     for name in ["ron-ledger", "svc-wallet"] {
         there(&two_hosts(name));
     }
+    there("usr/lib/ron/libron_pkcs11.so");
+    there("usr/share/doc/ron-pkcs11/examples/pkcs11.toml");
     there("usr/sbin/ron-spread");
     there("usr/share/man/man1/ron.1.gz");
     there("usr/share/man/man1/ron-kms-create.1.gz");

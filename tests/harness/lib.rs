@@ -56,7 +56,7 @@ pub fn ron_binary() -> PathBuf {
     let ron = profile.join("ron");
     assert!(
         ron.exists(),
-        "{} is missing: build the binaries first (cargo build --release --workspace --bins), or run scripts/test.sh",
+        "{} is missing: build the binaries first (cargo build --release --workspace --bins --lib), or run scripts/test.sh",
         ron.display()
     );
     ron

@@ -14,7 +14,7 @@ pub fn crate_tests(args: &Args, tests: &str) -> Outcome {
 
 /// Tests of `ron-tests`, which start the programs of the workspace.
 pub fn fleet_tests(args: &Args, tests: &str) -> Outcome {
-    Cmd::cargo("build --release --locked --workspace --bins").run()?;
+    Cmd::cargo("build --release --locked --workspace --bins --lib").run()?;
     crate_tests(args, &format!("-p ron-tests {tests}"))
 }
 

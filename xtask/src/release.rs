@@ -13,15 +13,19 @@ pub fn programs() -> Outcome<Vec<String>> {
     Ok(names.map(str::to_owned).collect())
 }
 
+/// The library for programs that speak PKCS#11, a package beside those of the programs.
+const MODULE: &str = "ron-pkcs11";
+const MODULE_FILE: &str = "libron_pkcs11.so";
+
 /// Debian packages from programs that are built already, into target/package.
 pub fn package(args: &Args) -> Outcome {
     let profile = args.text("profile");
     let bin = files::target().join(files::profile_dir(profile));
     let programs = programs()?;
-    for name in &programs {
+    for name in programs.iter().map(String::as_str).chain([MODULE_FILE]) {
         if !bin.join(name).exists() {
             return Err(Failure(format!(
-                "{} is missing: cargo build --release --workspace --bins",
+                "{} is missing: cargo build --release --workspace --bins --lib",
                 bin.join(name).display()
             )));
         }
@@ -31,11 +35,11 @@ pub fn package(args: &Args) -> Outcome {
     files::fresh_dir(&made)?;
     describe(&bin, &made, &programs)?;
     let date = source_date();
-    for name in &programs {
-        let package = match name.as_str() {
-            "ron" => name.clone(),
-            service => format!("{service}-bin"),
-        };
+    let of = |name: &String| match name.as_str() {
+        "ron" => name.clone(),
+        service => format!("{service}-bin"),
+    };
+    for package in programs.iter().map(of).chain([MODULE.to_owned()]) {
         let mut deb = Cmd::new("cargo-deb")
             .args(["deb", "--no-build", "--locked", "--quiet", "--strip"])
             .args(["--profile", profile, "--package", &package, "--output"])

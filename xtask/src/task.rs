@@ -63,6 +63,19 @@ pub struct Task {
     pub run: Run,
 }
 
+/// What a row of the table leaves out.
+pub const REST: Task = Task {
+    name: "",
+    group: Group::Long,
+    shows: "",
+    length: "",
+    needs: "",
+    example: "",
+    longer: None,
+    args: &[],
+    run: Run::Crate(""),
+};
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Shape {
     Position,

@@ -15,7 +15,7 @@ use crate::release;
 use crate::sdk;
 use crate::sim;
 use crate::sim_rounds;
-use crate::task::{Group, Run, Task};
+use crate::task::{Group, REST, Run, Task};
 use crate::ui;
 
 /// Nothing but the libraries is built with these features.
@@ -26,19 +26,6 @@ const DEVICES: &str = "-p ron-custody -p ron-kms --features pkcs11,tpm --lib -- 
 const HA: &str = "-p ron -p ron-pg -p ron-ha --features ron/postgres,ron-ha/postgres --lib --test database --test keys --test claims --test stops -- --test-threads 3";
 /// The same packages as above, or everything would be built again with other features.
 const TAKEOVER: &str = "-p ron -p ron-pg -p ron-ha --features ron/postgres,ron-ha/postgres --test takeover -- --nocapture";
-
-/// What a row of the table leaves out.
-const REST: Task = Task {
-    name: "",
-    group: Group::Long,
-    shows: "",
-    length: "",
-    needs: "",
-    example: "",
-    longer: None,
-    args: &[],
-    run: Run::Crate(""),
-};
 
 pub const TASKS: &[Task] = &[
     Task {
@@ -189,6 +176,15 @@ pub const TASKS: &[Task] = &[
             "kills=100 RON_AUDIT_KILLS : kills of ron-kms",
         ],
         run: Run::Steps(long::crash),
+        ..REST
+    },
+    Task {
+        name: "pkcs11-threads",
+        shows: "`libron_pkcs11.so` in a program with eight threads that forks while they sign: every signature verifies and has its leaf, and no memory, thread or open file is left",
+        length: "1 min",
+        example: "10000",
+        args: &["operations=10000 RON_PKCS11_OPS : signatures"],
+        run: Run::Fleet("--test e2e pkcs11::program::threads"),
         ..REST
     },
     Task {

@@ -190,6 +190,12 @@ mod tests {
     }
 
     #[test]
+    fn the_example_of_the_package_is_read() {
+        let config = parse(include_str!("../../../packaging/pkcs11.toml")).unwrap();
+        assert_eq!((config.tokens.len(), config.quiet), (1, false));
+    }
+
+    #[test]
     fn keys_get_names() {
         let kid = "default/web/ecdsa-p256/018f8e9e-0000-7000-8000-000000000001";
         let config = parse(&format!("{URL}{TOKEN}[token.keys]\ntls = \"{kid}\"\n")).unwrap();

@@ -166,7 +166,7 @@ impl Module {
         Ok(())
     }
 
-    /// Begins a search; the keys are listed anew, so it sees keys that were made, rotated or retired.
+    /// Begins a search; the keys are listed again, so it sees keys that were made, rotated or retired.
     pub fn find_begin(
         &self,
         session: CK_SESSION_HANDLE,

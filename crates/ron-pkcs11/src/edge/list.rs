@@ -4,7 +4,7 @@ use std::ffi::c_void;
 
 use cryptoki_sys::{
     CK_ATTRIBUTE, CK_BYTE, CK_FUNCTION_LIST, CK_MECHANISM, CK_OBJECT_HANDLE, CK_RV,
-    CK_SESSION_HANDLE, CK_SLOT_ID, CK_ULONG, CK_UTF8CHAR, CK_VERSION, CKR_FUNCTION_NOT_PARALLEL,
+    CK_SESSION_HANDLE, CK_SLOT_ID, CK_ULONG, CK_UTF8CHAR, CKR_FUNCTION_NOT_PARALLEL,
     CKR_FUNCTION_NOT_SUPPORTED, CKR_RANDOM_SEED_NOT_SUPPORTED,
 };
 
@@ -54,14 +54,8 @@ refused! { CKR_FUNCTION_NOT_SUPPORTED;
 refused! { CKR_RANDOM_SEED_NOT_SUPPORTED; seed_random(Session, Bytes, CK_ULONG); }
 refused! { CKR_FUNCTION_NOT_PARALLEL; parallel(Session); }
 
-/// PKCS#11 2.40.
-pub const VERSION: CK_VERSION = CK_VERSION {
-    major: 2,
-    minor: 40,
-};
-
 pub static LIST: CK_FUNCTION_LIST = CK_FUNCTION_LIST {
-    version: VERSION,
+    version: tokens::VERSION,
     C_Initialize: Some(tokens::initialize),
     C_Finalize: Some(tokens::finalize),
     C_GetInfo: Some(tokens::get_info),

@@ -25,6 +25,9 @@ const VALUE_BYTES_MAX: CK_ULONG = 64 * 1024;
 /// `CK_UNAVAILABLE_INFORMATION`, the length of a value that is not given.
 const UNAVAILABLE: CK_ULONG = CK_ULONG::MAX;
 
+// Built otherwise, a panic would end the program that uses the library.
+const _: () = assert!(cfg!(panic = "unwind"), "build with panic = \"unwind\"");
+
 /// The return value of a call. A panic must not reach the program's frames.
 pub fn guarded(call: impl FnOnce() -> Result<(), Rv>) -> CK_RV {
     // What a panic may leave half-done is the operation of one session, which was taken out of the table before.

@@ -11,7 +11,6 @@ use cryptoki_sys::{
     CKR_GENERAL_ERROR, CKR_SESSION_PARALLEL_NOT_SUPPORTED,
 };
 
-use super::list::VERSION;
 use super::raw::{guarded, put, room_for, values, with};
 use crate::config;
 use crate::initialised;
@@ -22,6 +21,11 @@ use crate::rv::Rv;
 use crate::service::explain;
 use crate::table::SESSIONS_MAX;
 
+/// PKCS#11 2.40.
+pub const VERSION: CK_VERSION = CK_VERSION {
+    major: 2,
+    minor: 40,
+};
 const MANUFACTURER: &str = "ron";
 const LIBRARY_VERSION: CK_VERSION = CK_VERSION { major: 0, minor: 1 };
 /// `CK_UNAVAILABLE_INFORMATION`: memory of a token.
