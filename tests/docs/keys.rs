@@ -90,9 +90,10 @@ fn keys_in_the_documents_are_keys() {
             continue;
         }
         let page = fs::read_to_string(&path).unwrap();
-        // A Cargo manifest is no configuration of a service.
+        // A Cargo manifest is no configuration of a service, nor is the file of the PKCS#11 module, whose own test reads it.
+        let others = ["[package]", "# /etc/ron/pkcs11.toml"];
         let configurations = blocks(&page, "toml");
-        for text in configurations.filter(|text| !text.starts_with("[package]")) {
+        for text in configurations.filter(|text| !others.iter().any(|at| text.starts_with(at))) {
             seen += 1;
             wrong.extend(refused(text).map(|why| format!("{shown}: {why}")));
         }

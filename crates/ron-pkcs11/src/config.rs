@@ -190,9 +190,21 @@ mod tests {
     }
 
     #[test]
-    fn the_example_of_the_package_is_read() {
+    fn the_examples_of_the_package_and_of_the_page_are_read() {
         let config = parse(include_str!("../../../packaging/pkcs11.toml")).unwrap();
         assert_eq!((config.tokens.len(), config.quiet), (1, false));
+        let page = include_str!("../../../docs/pkcs11-module.md");
+        let example = page
+            .split("```")
+            .find(|part| part.starts_with("toml\n# /etc/ron/pkcs11.toml"));
+        let config = parse(example.unwrap().trim_start_matches("toml")).unwrap();
+        assert_eq!(
+            (
+                config.tokens[0].label.as_str(),
+                config.tokens[0].labels.len()
+            ),
+            ("web", 1)
+        );
     }
 
     #[test]
