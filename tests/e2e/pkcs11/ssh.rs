@@ -26,6 +26,8 @@ fn ssh_logs_in_with_keys_of_the_service() {
     std::fs::write(rig.at("sshd_config"), config).unwrap();
     let host = std::fs::read_to_string(rig.at("host.pub")).unwrap();
     std::fs::write(rig.at("known"), format!("[127.0.0.1]:{port} {host}")).unwrap();
+    // The service manager makes it where sshd is a service; a sshd that is not root needs none.
+    let _ = std::fs::create_dir("/run/sshd");
     let mut sshd = rig.program("/usr/sbin/sshd");
     sshd.args(["-D", "-e", "-f", text(&rig.at("sshd_config"))]);
     let mut sshd = Process::start(sshd.stderr(Stdio::null()));
@@ -61,11 +63,7 @@ fn ssh_logs_in_with_keys_of_the_service() {
         assert_eq!(said.trim(), "logged in");
         rig.logged(label, 1);
     }
-    assert!(
-        rig.audit("tail")
-            .contains("\"context\":\"pkcs11 ssh-pkcs11-helper\"")
-            || rig.audit("tail").contains("\"context\":\"pkcs11 ssh\"")
-    );
+    assert!(rig.audit("tail").contains("\"context\":\"pkcs11 ssh\""));
     let _ = sshd.stop();
 }
 

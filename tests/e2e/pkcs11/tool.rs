@@ -167,3 +167,72 @@ fn pkcs11_tool_tests_the_module() {
     let why = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(why.contains("CKR_PIN_LEN_RANGE"), "{why}");
 }
+
+#[test]
+fn each_purpose_is_a_token_and_ed25519_keys_are_shown_where_asked_for() {
+    let rig = Rig::start();
+    let ed25519 = create(&rig.service, "ed25519", "any");
+    let (url, long) = (&rig.service.url, "p".repeat(40));
+    let token = |purpose: &str, more: &str| {
+        format!("[[token]]\ntenant = \"acme\"\npurpose = \"{purpose}\"\n{more}\n")
+    };
+    let tokens = token(&long, "") + &token("web", "ed25519 = true");
+    std::fs::write(rig.at("pkcs11.toml"), format!("url = \"{url}\"\n{tokens}")).unwrap();
+    let slots = rig.tool(&["--list-slots"]);
+    let cut = ron_crypto::hash::sha256(format!("acme/{long}").as_bytes());
+    let cut = format!("acme/{}-{}", &long[..18], &hex::encode(cut)[..8]);
+    for label in [cut.as_str(), "acme/web"] {
+        assert!(
+            slots.contains(&format!("token label        : {label}\n")),
+            "{slots}"
+        );
+    }
+    let objects = rig.tool(&["--token-label", &cut, "--list-objects"]);
+    assert!(!objects.contains("Key Object"), "{objects}");
+
+    std::fs::write(rig.at("input"), "hello").unwrap();
+    let id = ed25519.rsplit('/').next().unwrap().replace('-', "");
+    let sign = [
+        "--sign",
+        "--id",
+        &id,
+        "-m",
+        "EDDSA",
+        "-i",
+        "input",
+        "-o",
+        "signature",
+    ];
+    rig.tool(&[&["--token-label", "acme/web"][..], &sign].concat());
+    let pem = ok(&rig.service.ron(&["get", &ed25519, "--public", "pem"]));
+    std::fs::write(rig.at("public.pem"), pem).unwrap();
+    rig.plain_openssl(&[
+        "pkeyutl",
+        "-verify",
+        "-pubin",
+        "-inkey",
+        "public.pem",
+        "-rawin",
+        "-in",
+        "input",
+        "-sigfile",
+        "signature",
+    ]);
+
+    // A mistake is explained on standard error, with the file.
+    std::fs::write(
+        rig.at("pkcs11.toml"),
+        format!("url = \"http://localhost\"\n{tokens}"),
+    )
+    .unwrap();
+    let refused = rig.output(
+        "pkcs11-tool",
+        &["--module", text(&pkcs11_module()), "--list-slots"],
+    );
+    let why = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(
+        why.contains("pkcs11.toml: url: name the Unix socket"),
+        "{why}"
+    );
+    assert!(why.contains("CKR_GENERAL_ERROR"), "{why}");
+}
