@@ -87,6 +87,16 @@ class Module:
         return self.call("Verify", session, data, word(len(data)), signature, word(len(signature)))
 
 
+def nulls(module, session):
+    """Null pointers in all arguments of all functions, without and with a session. The program lives on."""
+    ends, pointer_first = ["Initialize", "Finalize", "CloseSession", "CloseAllSessions"], ["GetInfo", "GetFunctionList"]
+    for first, without in ((None, ends), (session, ends + pointer_first)):
+        for name in NAMES:
+            if name not in without:
+                module.call(name, first, *[None] * 7)
+    return module.call("GetFunctionList", None)
+
+
 def lines(path, label):
     module = Module(path)
     module.must("Initialize", None)
@@ -100,6 +110,8 @@ def lines(path, label):
             value, _ = module.sign(session, key, hashlib.sha256(b"data").digest())
         elif command == "random":
             value = module.call("GenerateRandom", session, ctypes.create_string_buffer(16), word(16))
+        elif command == "nulls":
+            value = nulls(module, session)
         else:
             raise SystemExit(f"unknown command {command}")
         print(f"{value:#x}", flush=True)

@@ -169,6 +169,15 @@ fn token(written: WrittenToken) -> Result<TokenConfig, String> {
     })
 }
 
+/// One token, `default/web`, of a service at `url`.
+#[cfg(test)]
+pub fn for_tests(url: &str) -> Config {
+    let text = format!(
+        "url = \"{url}\"\nquiet = true\ntimeout_ms = 500\n[[token]]\ntenant = \"default\"\npurpose = \"web\"\n"
+    );
+    parse(&text).expect("a configuration")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

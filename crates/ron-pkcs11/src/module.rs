@@ -414,3 +414,157 @@ fn names_keys(template: &[(CK_ATTRIBUTE_TYPE, Vec<u8>)]) -> bool {
         .filter(|(attribute, _)| *attribute == CKA_CLASS);
     classes.all(|(_, value)| is_key(value))
 }
+
+#[cfg(test)]
+mod tests {
+    use cryptoki_sys::{
+        CKA_LABEL, CKM_ECDSA, CKM_ECDSA_SHA256, CKM_SHA256, CKO_CERTIFICATE, CKR_DEVICE_REMOVED,
+        CKR_MECHANISM_INVALID, CKR_SESSION_HANDLE_INVALID, CKR_SIGNATURE_INVALID, CKU_SO,
+    };
+    use ron_crypto::{Curve, EcKey};
+
+    use super::*;
+    use crate::config;
+    use crate::key::Public;
+
+    /// A module with one key, a private object 1 and a public object 2, whose service is not there; a session; the key.
+    fn module() -> (Module, CK_SESSION_HANDLE, EcKey) {
+        let module = Module::new(config::for_tests("unix:/nonexistent/kms.sock"));
+        let (ec, _) = EcKey::generate(Curve::P256);
+        let kid = "default/web/ecdsa-p256/018f8e9e-0000-7000-8000-000000000001";
+        let key = Key {
+            kid: kid.parse().unwrap(),
+            version: 1,
+            label: "tls".to_owned(),
+            public: Public::Ec(Curve::P256, ec.public().to_vec()),
+            local: true,
+        };
+        module.table.lock().list(0, vec![Arc::new(key)]);
+        let session = module.open_session(0, false).unwrap();
+        (module, session, ec)
+    }
+
+    #[test]
+    fn asking_for_a_length_leaves_the_operation_and_an_error_ends_it() {
+        let (module, session, _) = module();
+        let sign = |data: &[u8], room| module.sign(session, Some(data), room);
+        let begin = || module.begin(Use::Sign, session, (CKM_ECDSA, &[]), 1);
+        let none = Err(Rv(CKR_OPERATION_NOT_INITIALIZED));
+        assert_eq!(sign(&[7; 32], Room::Ask), none);
+        begin().unwrap();
+        assert_eq!(begin(), Err(Rv(CKR_OPERATION_ACTIVE)));
+        assert_eq!(sign(&[7; 32], Room::Ask), Ok(Output::Length(64)));
+        assert_eq!(sign(&[7; 32], Room::Bytes(63)), Ok(Output::TooSmall(64)));
+        // The service is asked only now.
+        assert_eq!(sign(&[7; 32], Room::Bytes(64)), Err(Rv(CKR_DEVICE_REMOVED)));
+        assert_eq!(sign(&[7; 32], Room::Bytes(64)), none);
+        // Data at once does not follow data in parts.
+        begin().unwrap();
+        module.update(Use::Sign, session, &[7; 16]).unwrap();
+        assert_eq!(
+            sign(&[7; 16], Room::Bytes(64)),
+            Err(Rv(CKR_OPERATION_ACTIVE))
+        );
+        assert_eq!(
+            module.update(Use::Sign, session, &[7]),
+            none.map(|_: Output| ())
+        );
+    }
+
+    #[test]
+    fn a_key_is_used_for_what_its_object_is() {
+        let (module, session, ec) = module();
+        let begin = |what, object| module.begin(what, session, (CKM_ECDSA_SHA256, &[]), object);
+        assert_eq!(begin(Use::Sign, 2), Err(Rv(CKR_KEY_FUNCTION_NOT_PERMITTED)));
+        assert_eq!(
+            begin(Use::Verify, 1),
+            Err(Rv(CKR_KEY_FUNCTION_NOT_PERMITTED))
+        );
+        assert_eq!(begin(Use::Sign, 3), Err(Rv(CKR_KEY_HANDLE_INVALID)));
+        let digests = module.begin(Use::Sign, session, (CKM_SHA256, &[]), 1);
+        assert_eq!(digests, Err(Rv(CKR_MECHANISM_INVALID)));
+        let signature = ec.sign_hash(&ron_crypto::Hashed::of(ron_crypto::Sha2::Sha256, b"hello"));
+        begin(Use::Verify, 2).unwrap();
+        module.update(Use::Verify, session, b"hel").unwrap();
+        module.update(Use::Verify, session, b"lo").unwrap();
+        assert_eq!(module.verify(session, None, &signature), Ok(()));
+        begin(Use::Verify, 2).unwrap();
+        let wrong = module.verify(session, Some(b"hell0"), &signature);
+        assert_eq!(wrong, Err(Rv(CKR_SIGNATURE_INVALID)));
+    }
+
+    #[test]
+    fn searches_that_cannot_find_keys_need_no_service() {
+        let (module, session, _) = module();
+        let class = |class: CK_OBJECT_CLASS| (CKA_CLASS, class.to_ne_bytes().to_vec());
+        let keys = [class(CKO_PRIVATE_KEY), (CKA_LABEL, b"tls".to_vec())];
+        assert_eq!(
+            module.find_begin(session, &keys),
+            Err(Rv(CKR_DEVICE_REMOVED))
+        );
+        module
+            .find_begin(session, &[class(CKO_CERTIFICATE)])
+            .unwrap();
+        assert_eq!(
+            module.find_begin(session, &[]),
+            Err(Rv(CKR_OPERATION_ACTIVE))
+        );
+        assert_eq!(module.find_next(session, 10), Ok(Vec::new()));
+        module.find_end(session).unwrap();
+        assert_eq!(
+            module.find_end(session),
+            Err(Rv(CKR_OPERATION_NOT_INITIALIZED))
+        );
+    }
+
+    #[test]
+    fn a_login_changes_the_state_alone() {
+        let (module, session, _) = module();
+        let state = || module.session_info(session).map(|(_, state, _)| state);
+        assert_eq!(state(), Ok(CKS_RO_PUBLIC_SESSION));
+        assert_eq!(
+            module.login(session, CKU_SO, 4),
+            Err(Rv(CKR_USER_TYPE_INVALID))
+        );
+        assert_eq!(
+            module.login(session, CKU_USER, 33),
+            Err(Rv(CKR_PIN_LEN_RANGE))
+        );
+        assert_eq!(module.login(session, CKU_USER, 32), Ok(()));
+        assert_eq!(
+            module.login(session, CKU_USER, 0),
+            Err(Rv(CKR_USER_ALREADY_LOGGED_IN))
+        );
+        assert_eq!(state(), Ok(CKS_RO_USER_FUNCTIONS));
+        assert_eq!(module.logout(session), Ok(()));
+        assert_eq!(module.logout(session), Err(Rv(CKR_USER_NOT_LOGGED_IN)));
+        module.close_session(session).unwrap();
+        assert_eq!(state(), Err(Rv(CKR_SESSION_HANDLE_INVALID)));
+        assert!(module.open_session(1, false).is_err());
+    }
+
+    #[test]
+    fn digests_are_made_at_once_and_in_parts() {
+        let (module, session, _) = module();
+        let want = Output::Bytes(ron_crypto::hash::sha256(b"hello").to_vec());
+        module.digest_begin(session, (CKM_SHA256, &[])).unwrap();
+        let asked = module.digest(session, Some(b"hello"), Room::Ask);
+        assert_eq!(asked, Ok(Output::Length(32)));
+        let small = module.digest(session, Some(b"hello"), Room::Bytes(31));
+        assert_eq!(small, Ok(Output::TooSmall(32)));
+        assert_eq!(
+            module
+                .digest(session, Some(b"hello"), Room::Bytes(32))
+                .as_ref(),
+            Ok(&want)
+        );
+        module.digest_begin(session, (CKM_SHA256, &[])).unwrap();
+        module.digest_update(session, b"hel").unwrap();
+        module.digest_update(session, b"lo").unwrap();
+        assert_eq!(module.digest(session, None, Room::Bytes(64)), Ok(want));
+        assert_eq!(
+            module.digest_update(session, b"x"),
+            Err(Rv(CKR_OPERATION_NOT_INITIALIZED))
+        );
+    }
+}

@@ -13,6 +13,7 @@ use crate::kms_custody::service::{op_id, write_private};
 use crate::newcomer::expired;
 
 const OK: u64 = 0;
+const ARGUMENTS_BAD: u64 = 0x7;
 const DEVICE_ERROR: u64 = 0x30;
 const DEVICE_MEMORY: u64 = 0x31;
 const DEVICE_REMOVED: u64 = 0x32;
@@ -74,6 +75,8 @@ fn a_service_that_is_killed_or_hangs_and_keys_that_change_are_told_apart() {
     let mut program = Program::of(&rig);
     assert_eq!(program.ask("sign"), OK);
     assert_eq!(program.ask("random"), OK);
+    assert_eq!(program.ask("nulls"), ARGUMENTS_BAD);
+    assert_eq!(program.ask("sign"), OK);
     let pid = rig.service.pid();
     signal(pid, "-STOP");
     assert_eq!(program.ask("sign"), DEVICE_ERROR);
