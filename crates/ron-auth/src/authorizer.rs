@@ -328,6 +328,7 @@ impl RonAuthorizer {
         let found = match (head.transport, &head.client_cert) {
             (Transport::Tls, Some(cert)) => entries.find(|e| e.certs.contains(&cert.sha256)),
             (Transport::Unix { uid }, _) => entries.find(|e| e.uids.contains(&uid)),
+            (Transport::ClientSocket { uid }, _) => entries.find(|e| e.client_uids.contains(&uid)),
             _ => None,
         };
         found.map(service_principal)

@@ -114,7 +114,7 @@ fn service_tokens_count_on_unix_sockets_and_tls_and_on_plain_loopback_only_where
 }
 
 #[test]
-fn on_the_socket_for_local_programs_a_user_id_stands_for_nothing_and_passports_count() {
+fn on_the_socket_for_local_programs_passports_count_and_user_ids_that_are_listed_for_it() {
     let rig = Rig::fresh();
     let ask = |headers: &[(&str, &str)], need: Need| {
         let mut head = head(headers, "0.0.0.0:0");
@@ -128,6 +128,20 @@ fn on_the_socket_for_local_programs_a_user_id_stands_for_nothing_and_passports_c
     assert!(ask(&[], Need::Public).is_ok());
     let mut config = (*rig.auth.config()).clone();
     config.principals[0].uids = vec![1001];
-    rig.auth.config.store(config);
+    rig.auth.config.store(config.clone());
     assert_eq!(ask(&[], Need::Identity), Err(AuthReject::Missing));
+    config.principals[0].client_uids = vec![1001];
+    config.principals[0].uids = Vec::new();
+    let name = config.principals[0].name.clone();
+    rig.auth.config.store(config);
+    assert_eq!(ask(&[], Need::Identity).unwrap().name, name);
+    let mut head = head(&[], "0.0.0.0:0");
+    for other in [
+        Transport::ClientSocket { uid: 0 },
+        Transport::Unix { uid: 1001 },
+    ] {
+        head.transport = other;
+        let refused = rig.auth.decide(&head, &Need::Identity);
+        assert_eq!(refused, Err(AuthReject::Missing), "{other:?}");
+    }
 }

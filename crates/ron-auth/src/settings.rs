@@ -82,6 +82,8 @@ pub struct ServicePrincipal {
     pub certs: Vec<String>,
     /// User ids on the Unix socket.
     pub uids: Vec<u32>,
+    /// User ids on the socket for local programs.
+    pub client_uids: Vec<u32>,
     /// If not empty, the prefixes of the only KMS keys it may use.
     pub key_prefixes: Vec<String>,
 }
@@ -114,6 +116,7 @@ pub struct PrincipalSettings {
     /// SHA-256 of client certificates, 64 hex digits each.
     pub certs: Vec<String>,
     pub uids: Vec<u32>,
+    pub client_uids: Vec<u32>,
     pub key_prefixes: Vec<String>,
 }
 
@@ -249,8 +252,11 @@ fn principal(entry: PrincipalSettings, faults: &mut Faults) -> ServicePrincipal 
     if !good_name(&name) {
         fault("a name is 1 to 64 of a-z, 0-9 and -");
     }
-    if entry.sha256.is_none() && entry.certs.is_empty() && entry.uids.is_empty() {
-        fault("set sha256 (of a service token), certs or uids: nothing identifies the caller");
+    let no_uids = entry.uids.is_empty() && entry.client_uids.is_empty();
+    if entry.sha256.is_none() && entry.certs.is_empty() && no_uids {
+        fault(
+            "set sha256 (of a service token), certs, uids or client_uids: nothing identifies the caller",
+        );
     }
     let sha256 = entry.sha256.and_then(|digits| {
         let read = digest(&digits);
@@ -281,6 +287,7 @@ fn principal(entry: PrincipalSettings, faults: &mut Faults) -> ServicePrincipal 
         sha256,
         certs,
         uids: entry.uids,
+        client_uids: entry.client_uids,
         key_prefixes: entry.key_prefixes,
         name,
     }
@@ -303,8 +310,10 @@ fn check_distinct(a: &ServicePrincipal, b: &ServicePrincipal, faults: &mut Fault
         );
         faults.add(PRINCIPALS, why);
     };
-    if let Some(uid) = a.uids.iter().find(|uid| b.uids.contains(uid)) {
-        both(format!("the user id {uid}"));
+    for (of_a, of_b) in [(&a.uids, &b.uids), (&a.client_uids, &b.client_uids)] {
+        if let Some(uid) = of_a.iter().find(|uid| of_b.contains(uid)) {
+            both(format!("the user id {uid}"));
+        }
     }
     if let Some(cert) = a.certs.iter().find(|cert| b.certs.contains(cert)) {
         both(format!("the certificate {cert}"));
@@ -323,6 +332,10 @@ pub(crate) fn from_json(section: &serde_json::Value) -> AuthSettings {
             .filter_map(text)
             .collect()
     };
+    let uids = |value: &serde_json::Value| -> Vec<u32> {
+        let list = list(value).into_iter();
+        list.map(|uid| uid.parse().unwrap()).collect()
+    };
     let principal = |block: &serde_json::Value| PrincipalSettings {
         name: text(&block["name"]).unwrap_or_default(),
         tenant: block["tenant"]
@@ -333,10 +346,8 @@ pub(crate) fn from_json(section: &serde_json::Value) -> AuthSettings {
         scopes: list(&block["scopes"]),
         sha256: text(&block["sha256"]),
         certs: list(&block["certs"]),
-        uids: list(&block["uids"])
-            .iter()
-            .map(|uid| uid.parse().unwrap())
-            .collect(),
+        uids: uids(&block["uids"]),
+        client_uids: uids(&block["client_uids"]),
         key_prefixes: list(&block["key_prefixes"]),
     };
     AuthSettings {
@@ -483,6 +494,10 @@ mod tests {
         );
         check(
             json!({"principals": [{"name": "a", "uids": ["7"]}, {"name": "b", "uids": ["8", "7"]}]}),
+            "the user id 7",
+        );
+        check(
+            json!({"principals": [{"name": "a", "client_uids": ["7"]}, {"name": "b", "client_uids": ["7"]}]}),
             "of a and b both have the user id 7",
         );
         check(

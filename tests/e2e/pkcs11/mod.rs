@@ -40,9 +40,12 @@ impl Rig {
         let own = std::fs::metadata("/proc/self").unwrap().uid();
         let caller = format!(
             "[[auth.principals]]\nname = \"web\"\ntenant = \"acme\"\nscopes = [\"kms:read\", \"kms:sign\", \"kms:wrap\"]\n\
-             uids = [\"{own}\"]\nkey_prefixes = [\"acme/web/\"]\n"
+             client_uids = [\"{own}\"]\nkey_prefixes = [\"acme/web/\"]\n"
         );
-        let service = Service::start(&format!("{service}\n{caller}"));
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("programs/client.sock");
+        let client = format!("client_uds_path = \"{}\"", socket.display());
+        let service = Service::start_in(dir, &format!("{client}\n{service}\n{caller}"));
         let keys: Vec<String> = KEYS.map(|(_, alg)| create(&service, alg, "prehash")).into();
         let rig = Self { service, keys };
         rig.configure(module);
@@ -52,7 +55,7 @@ impl Rig {
     fn configure(&self, more: &str) {
         let mut text = format!(
             "url = \"{}\"\n{more}\n[[token]]\ntenant = \"acme\"\npurpose = \"web\"\nlabel = \"web\"\n[token.keys]\n",
-            self.service.url
+            self.url()
         );
         for ((label, _), key) in KEYS.iter().zip(&self.keys) {
             writeln!(text, "{label} = \"{key}\"").unwrap();
@@ -64,6 +67,11 @@ impl Rig {
             pkcs11_module().display()
         );
         std::fs::write(self.at("openssl.cnf"), engine).unwrap();
+    }
+
+    /// The service's socket for local programs.
+    fn url(&self) -> String {
+        format!("unix:{}", self.at("programs/client.sock").display())
     }
 
     fn at(&self, name: &str) -> PathBuf {

@@ -172,7 +172,7 @@ fn pkcs11_tool_tests_the_module() {
 fn each_purpose_is_a_token_and_ed25519_keys_are_shown_where_asked_for() {
     let rig = Rig::start();
     let ed25519 = create(&rig.service, "ed25519", "any");
-    let (url, long) = (&rig.service.url, "p".repeat(40));
+    let (url, long) = (rig.url(), "p".repeat(40));
     let token = |purpose: &str, more: &str| {
         format!("[[token]]\ntenant = \"acme\"\npurpose = \"{purpose}\"\n{more}\n")
     };

@@ -75,6 +75,8 @@ crate::settings! {
         "certs" => certs: Vec<String>;
         /// User ids of the caller's processes; they are accepted on the Unix socket.
         "uids" => uids: Vec<Uid>;
+        /// User ids of the caller's programs on client_uds_path, the socket for local programs.
+        "client_uids" => client_uids: Vec<Uid>;
         /// If set, prefixes of the only KMS keys that the caller may use, such as ron/issuer/.
         "key_prefixes" => key_prefixes: Vec<String>;
     }
@@ -141,8 +143,8 @@ crate::settings! {
         /// service's own. Root always may; other users must be in the group of the directory.
         "uds_allow_uids" => uds_allow_uids: Vec<Uid>, restart(Sockets);
         /// Unix socket for the API for local programs of any user (mode 0666), absolute; it accepts
-        /// only passports, neither service tokens nor user ids. No other user may have write access
-        /// to its directory.
+        /// passports and the user ids of auth.principals[].client_uids, no service tokens. No other
+        /// user may have write access to its directory.
         "client_uds_path" => client_uds_path: Option<PathBuf>, restart(Sockets);
         /// User ids that may connect to client_uds_path; empty means every user of the host.
         "client_allow_uids" => client_allow_uids: Vec<Uid>, restart(Sockets);
@@ -312,6 +314,7 @@ fn auth_settings(settings: &ChassisSettings) -> AuthSettings {
             sha256: block.sha256,
             certs: block.certs,
             uids: block.uids.into_iter().map(|Uid(uid)| uid).collect(),
+            client_uids: block.client_uids.into_iter().map(|Uid(uid)| uid).collect(),
             key_prefixes: block.key_prefixes,
         });
     AuthSettings {
