@@ -111,13 +111,15 @@ function Planes({ status }: { status: NodeStatus }) {
 function SharedLog({ log, utc }: { log: LogNode; utc: boolean }) {
   const fact = (label: string, value: preact.ComponentChildren) => <div><dt>{label}</dt><dd>{value ?? <span class="quiet">{t("notReported")}</span>}</dd></div>;
   const { engine } = log;
+  // A log without epochs is one that all of its nodes write.
+  const role = log.epoch > 0 ? (log.active ? "activeNode" : "standbyNode") : log.active ? "sharedWriter" : "sharedWriterAway";
   return (
     <Card flush title={t("sharedLog")} hint={t("sharedLogHint")}>
       <dl class="facts">
-        {fact(t("role"), log.active ? t("activeNode") : t("standbyNode"))}
+        {fact(t("role"), t(role))}
         {log.activeSinceMs !== null && fact(t("activeSince"), <Age at={new Date(log.activeSinceMs).toISOString()} utc={utc} />)}
-        {!log.active && fact(t("activeNode"), log.holder && <code>{log.holder}</code>)}
-        {fact(t("logEpoch"), whole(log.epoch))}
+        {log.epoch > 0 && !log.active && fact(t("activeNode"), log.holder && <code>{log.holder}</code>)}
+        {log.epoch > 0 && fact(t("logEpoch"), whole(log.epoch))}
         {fact(t("entries"), <>{whole(log.entries)}{log.behind > 0 && <> · {t("entriesBehind", { n: whole(log.behind) })}</>}</>)}
         {engine && fact(t("database"), <><code>{engine.server}</code> · {t("partitionsAhead", { n: whole(engine.partitionsAhead) })} · {t("oldestTransaction", { n: whole(engine.oldestTransaction) })}</>)}
       </dl>
