@@ -174,6 +174,8 @@ impl From<&Refusal> for RefusalCode {
             Refusal::EpochConflict => Self::EpochConflict,
             Refusal::EpochUnknown => Self::EpochUnknown,
             Refusal::EpochClosed => Self::EpochClosed,
+            Refusal::EpochOpened => Self::EpochOpened,
+            Refusal::EpochVoid => Self::EpochVoid,
             Refusal::IndexGap { .. } => Self::IndexGap,
             Refusal::EpochIncomplete => Self::EpochIncomplete,
             Refusal::LinkedFailed => Self::LinkedFailed,
@@ -208,6 +210,7 @@ fn idem(op: &Op) -> String {
         Body::EpochOpen(open) => format!("{kind}:{tenant}/{}", open.epoch),
         Body::Payout(payout) => format!("{kind}:{tenant}/{}/{}", payout.epoch, payout.index),
         Body::EpochClose { epoch, .. } => format!("{kind}:{tenant}/{epoch}"),
+        Body::EpochVoid { epoch, commitment } => format!("{kind}:{tenant}/{epoch}/{commitment}"),
         Body::Expire { hold } => format!("{kind}:{hold}"),
         Body::Issue { .. }
         | Body::Transfer { .. }

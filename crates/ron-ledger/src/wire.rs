@@ -25,6 +25,7 @@ impl From<Kind> for EntryKind {
             Kind::EpochOpen => Self::EpochOpen,
             Kind::Payout => Self::Payout,
             Kind::EpochClose => Self::EpochClose,
+            Kind::EpochVoid => Self::EpochVoid,
             Kind::Abandon => Self::Abandon,
             Kind::Reverse => Self::Reverse,
         }
@@ -377,6 +378,15 @@ impl From<wire::Entry> for Entry {
                 let body = Body::EpochClose { epoch, commitment };
                 Self::new(Header::new(tenant, principal), body)
             }
+            wire::Entry::EpochVoid {
+                principal,
+                tenant,
+                epoch,
+                commitment,
+            } => {
+                let body = Body::EpochVoid { epoch, commitment };
+                Self::new(Header::new(tenant, principal), body)
+            }
             wire::Entry::Abandon {
                 tenant,
                 principal,
@@ -566,6 +576,12 @@ impl From<&Op> for wire::Entry {
                 amount_minor: payout.amount,
             },
             Body::EpochClose { epoch, commitment } => Self::EpochClose {
+                principal,
+                tenant,
+                epoch,
+                commitment,
+            },
+            Body::EpochVoid { epoch, commitment } => Self::EpochVoid {
                 principal,
                 tenant,
                 epoch,

@@ -7,7 +7,7 @@ use ron_proto::{Account, Timestamp};
 
 use super::entry::KeyHash;
 use super::state::{
-    AccountRow, AssetRow, BudgetRow, EpochKey, EpochRow, HoldRow, Owner, Sources, State,
+    AccountRow, AssetRow, BudgetRow, EpochKey, EpochRow, HoldRow, Owner, Sources, State, VoidKey,
 };
 use crate::table::{ByHash, ByRow, Table};
 
@@ -30,6 +30,7 @@ pub struct Delta {
     pub(super) holds: BTreeMap<u64, Option<HoldRow>>,
     pub(super) epochs: BTreeMap<EpochKey, EpochRow>,
     pub(super) sources: Sources,
+    pub(super) voids: BTreeMap<VoidKey, u64>,
     pub(super) budgets: BTreeMap<BudgetId, BudgetRow>,
     pub(super) refusals: BTreeMap<Owner, Timestamp>,
     pub(super) reversed: BTreeMap<u64, u128>,
@@ -95,6 +96,7 @@ impl Delta {
         self.holds.extend(group.holds);
         self.epochs.extend(group.epochs);
         self.sources.extend(group.sources);
+        self.voids.extend(group.voids);
         self.budgets.extend(group.budgets);
         self.reversed.extend(group.reversed);
         for (key, seq) in group.key_list {
@@ -143,6 +145,7 @@ impl State {
         }
         self.epochs.extend(delta.epochs);
         self.sources.extend(delta.sources);
+        self.voids.extend(delta.voids);
         for (id, row) in delta.budgets {
             self.set_budget(id, row);
         }

@@ -11,77 +11,10 @@ use ron_proto::{Account, Amount, Asset, ContentId, EpochId, Tenant, Timestamp};
 
 use super::checks::{BadEntry, bad, count, positive};
 use super::epoch::{EpochOpen, Payout};
+pub use super::kind::Kind;
 
 /// 128 bits of a BLAKE3 hash over a key with its owner (tenant and principal).
 pub type KeyHash = [u8; 16];
-
-/// Declares the kinds with their numbers, so that reading a number knows every kind.
-macro_rules! kinds {
-    ($($kind:ident = $number:literal,)+) => {
-        /// Kind of an entry. Its number stands in the log and is never given to another kind.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-        #[repr(u8)]
-        pub enum Kind {
-            $($kind = $number,)+
-        }
-
-        impl Kind {
-            pub const ALL: &[Self] = &[$(Self::$kind,)+];
-
-            pub(super) const fn from_number(number: u8) -> Option<Self> {
-                match number {
-                    $($number => Some(Self::$kind),)+
-                    _ => None,
-                }
-            }
-        }
-    };
-}
-
-kinds! {
-    Issue = 1,
-    Transfer = 2,
-    Burn = 3,
-    Hold = 4,
-    Capture = 5,
-    Release = 6,
-    Expire = 7,
-    Freeze = 8,
-    Unfreeze = 9,
-    EpochOpen = 10,
-    Payout = 11,
-    EpochClose = 12,
-    Abandon = 13,
-    Reverse = 14,
-    Account = 15,
-    Asset = 16,
-}
-
-impl Kind {
-    /// True for the kinds that settle reward epochs. They have no key: the state identifies them.
-    pub const fn is_settlement(self) -> bool {
-        matches!(self, Self::EpochOpen | Self::Payout | Self::EpochClose)
-    }
-
-    /// Whether the leaf of a done entry records what it moved, because the request does not say it.
-    pub(super) const fn has_effect(self) -> bool {
-        match self {
-            Self::Capture | Self::Release | Self::Expire | Self::Reverse => true,
-            Self::Issue
-            | Self::Transfer
-            | Self::Burn
-            | Self::Hold
-            | Self::Freeze
-            | Self::Unfreeze
-            | Self::Account
-            | Self::Asset
-            | Self::EpochOpen
-            | Self::Payout
-            | Self::EpochClose
-            | Self::Abandon => false,
-        }
-    }
-}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
@@ -306,6 +239,10 @@ pub enum Body {
         epoch: EpochId,
         commitment: ContentId,
     },
+    EpochVoid {
+        epoch: EpochId,
+        commitment: ContentId,
+    },
     /// Written by the ledger alone, for a key that has no entry.
     Abandon,
     Reverse {
@@ -354,6 +291,7 @@ impl Body {
             Self::EpochOpen(_) => Kind::EpochOpen,
             Self::Payout(_) => Kind::Payout,
             Self::EpochClose { .. } => Kind::EpochClose,
+            Self::EpochVoid { .. } => Kind::EpochVoid,
             Self::Abandon => Kind::Abandon,
             Self::Reverse { .. } => Kind::Reverse,
         }
@@ -388,6 +326,7 @@ impl Body {
             | Self::Asset { .. }
             | Self::EpochOpen(_)
             | Self::EpochClose { .. }
+            | Self::EpochVoid { .. }
             | Self::Abandon
             | Self::Reverse { .. } => None,
         }
@@ -468,7 +407,9 @@ impl Entry {
         match first.body.kind() {
             // The key was given up, so every request under it has this answer.
             Kind::Abandon => true,
-            Kind::EpochOpen | Kind::Payout | Kind::EpochClose => self.body == first.body,
+            Kind::EpochOpen | Kind::Payout | Kind::EpochClose | Kind::EpochVoid => {
+                self.body == first.body
+            }
             Kind::Issue
             | Kind::Transfer
             | Kind::Burn
@@ -542,7 +483,9 @@ impl Entry {
                 count("index", payout.index, 0)?;
                 (false, false, false, false)
             }
-            Body::Expire { .. } | Body::EpochClose { .. } => (false, false, false, false),
+            Body::Expire { .. } | Body::EpochClose { .. } | Body::EpochVoid { .. } => {
+                (false, false, false, false)
+            }
         };
         let h = &self.header;
         if h.key.is_some() != keyed {

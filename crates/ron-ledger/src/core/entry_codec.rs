@@ -115,7 +115,7 @@ impl<'e> Facts<'e> {
                 from: escrow(&payout.epoch),
                 ..Self::money(None, Some(&payout.to), &payout.asset, payout.amount)
             },
-            Body::EpochClose { .. } | Body::Abandon => Self::default(),
+            Body::EpochClose { .. } | Body::EpochVoid { .. } | Body::Abandon => Self::default(),
             Body::Reverse {
                 tx,
                 amount,
@@ -226,7 +226,7 @@ pub(super) fn put_detail(body: &Body, o: &mut Out) {
             o.text(payout.epoch.as_str());
             o.varint(payout.index);
         }
-        Body::EpochClose { epoch, commitment } => {
+        Body::EpochClose { epoch, commitment } | Body::EpochVoid { epoch, commitment } => {
             o.text(epoch.as_str());
             o.bytes(&commitment.0);
         }
@@ -335,6 +335,10 @@ pub(super) fn read_entry(
             index: i.varint()?,
         }),
         Kind::EpochClose => Body::EpochClose {
+            epoch: i.value()?,
+            commitment: content(i)?,
+        },
+        Kind::EpochVoid => Body::EpochVoid {
             epoch: i.value()?,
             commitment: content(i)?,
         },

@@ -86,6 +86,13 @@ impl Frozen {
             o.varint(*seq);
             o.amount(*amount);
         }
+        o.varint(self.voids.len() as u64);
+        for ((tenant, epoch, commitment), seq) in &self.voids {
+            o.text(tenant.as_str());
+            o.text(epoch.as_str());
+            o.bytes(&commitment.0);
+            o.varint(*seq);
+        }
         put(&o.0)
     }
 }
@@ -167,6 +174,10 @@ impl State {
         }
         for _ in 0..i.varint()? {
             s.reversed.insert(i.varint()?, i.amount()?);
+        }
+        for _ in 0..i.varint()? {
+            let key = (i.value()?, i.value()?, ContentId(i.array()?));
+            s.voids.insert(key, i.varint()?);
         }
         i.end()?;
         s.sources = Self::sources_of(&s.epochs).map_err(ImageError::Audit)?;

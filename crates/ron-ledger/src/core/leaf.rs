@@ -238,6 +238,8 @@ fn read_verdict(i: &mut In<'_>) -> Result<Verdict, DecodeError> {
         25 => Refusal::CreditInUse,
         26 => Refusal::MaxBalance,
         27 => Refusal::AssetScale,
+        28 => Refusal::EpochOpened,
+        29 => Refusal::EpochVoid,
         LIMITED => Refusal::Limit(read_limit(i)?),
         n => return i.fail(format!("refusal {n} is not known")),
     };
@@ -300,6 +302,8 @@ fn put_verdict(o: &mut Out, verdict: &Verdict) {
         Refusal::CreditInUse => o.byte(25),
         Refusal::MaxBalance => o.byte(26),
         Refusal::AssetScale => o.byte(27),
+        Refusal::EpochOpened => o.byte(28),
+        Refusal::EpochVoid => o.byte(29),
         Refusal::Limit(Limit::Accounts(most)) => {
             o.bytes(&[LIMITED, 1]);
             o.varint(u64::from(*most));

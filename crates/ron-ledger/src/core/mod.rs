@@ -16,6 +16,7 @@ mod entry;
 mod entry_codec;
 mod epoch;
 mod image;
+mod kind;
 mod leaf;
 mod limits;
 mod op;

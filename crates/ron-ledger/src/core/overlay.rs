@@ -6,7 +6,9 @@ use ron_proto::{Account, Asset, ContentId, EpochId, Tenant, Timestamp};
 use super::delta::{Delta, Touched};
 use super::entry::Header;
 use super::limits::{DONE_MS, Limits, REFUSAL_MS};
-use super::state::{AccountRow, AssetRow, BudgetRow, EpochKey, EpochRow, HoldRow, Owner, State};
+use super::state::{
+    AccountRow, AssetRow, BudgetRow, EpochKey, EpochRow, HoldRow, Owner, State, VoidKey,
+};
 
 /// Reads search the linked commit, then the batch, then the state; writes go to the topmost of
 /// these. The state itself does not change.
@@ -208,6 +210,12 @@ impl Overlay<'_> {
         self.layers()
             .find_map(|d| d.sources.get(&key))
             .or_else(|| self.state.sources.get(&key))
+    }
+
+    /// The sequence of the entry that withdrew this manifest.
+    pub(super) fn voided_at(&self, manifest: &VoidKey) -> Option<u64> {
+        let here = self.layers().find_map(|d| d.voids.get(manifest).copied());
+        here.or_else(|| self.state.voids.get(manifest).copied())
     }
 
     pub(super) fn epoch_mut(&mut self, key: &EpochKey) -> &mut EpochRow {

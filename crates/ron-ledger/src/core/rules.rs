@@ -18,7 +18,7 @@ use super::verdict::{Effect, Refusal};
 #[derive(Debug)]
 pub(super) enum Stop {
     Refused(Refusal),
-    /// The entry at this sequence already opened or closed the epoch, or made the payout.
+    /// The entry at this sequence already opened, closed or withdrew the epoch, or made the payout.
     Known(u64),
 }
 
@@ -110,6 +110,9 @@ impl Overlay<'_> {
             Body::Payout(payout) => self.payout(tenant, payout, seq)?,
             Body::EpochClose { epoch, commitment } => {
                 self.epoch_close((tenant.clone(), epoch.clone()), *commitment, seq)?;
+            }
+            Body::EpochVoid { epoch, commitment } => {
+                self.epoch_void((tenant.clone(), epoch.clone()), *commitment, seq)?;
             }
             Body::Abandon => return no(Refusal::Abandoned),
         }

@@ -7,7 +7,7 @@ use super::epoch::{EpochOpen, Payout};
 use super::limits::ACCOUNTS_MAX;
 use super::overlay::Overlay;
 use super::rules::{Rule, Stop, no, reserved};
-use super::state::{EpochKey, EpochRow};
+use super::state::{EpochKey, EpochRow, VoidKey};
 use super::verdict::Refusal;
 
 /// Reward settlement: an epoch binds once, payouts come in index order, the escrow ends empty.
@@ -28,6 +28,10 @@ impl Overlay<'_> {
             } else {
                 no(Refusal::EpochConflict)
             };
+        }
+        let manifest: VoidKey = (tenant.clone(), open.epoch.clone(), open.commitment);
+        if self.voided_at(&manifest).is_some() {
+            return no(Refusal::EpochVoid);
         }
         self.check_source(tenant, open.source, open.adjusts.as_ref())?;
         let (pool, asset) = self.check_pool(&open.from, &open.asset, open.amount.0)?;
@@ -163,6 +167,26 @@ impl Overlay<'_> {
             return no(Refusal::EpochIncomplete);
         }
         self.epoch_mut(&key).closed_seq = Some(seq);
+        Ok(())
+    }
+
+    /// Either an epoch is opened with a manifest or the manifest is withdrawn, whichever the log has
+    /// first.
+    pub(super) fn epoch_void(
+        &mut self,
+        (tenant, epoch): EpochKey,
+        commitment: ContentId,
+        seq: u64,
+    ) -> Rule<()> {
+        let key: EpochKey = (tenant, epoch);
+        if self.epoch(&key).is_some_and(|e| e.commitment == commitment) {
+            return no(Refusal::EpochOpened);
+        }
+        let manifest: VoidKey = (key.0, key.1, commitment);
+        if let Some(made) = self.voided_at(&manifest) {
+            return Err(Stop::Known(made));
+        }
+        self.top().voids.insert(manifest, seq);
         Ok(())
     }
 

@@ -258,6 +258,8 @@ impl BudgetRow {
 }
 
 pub type EpochKey = (Tenant, EpochId);
+/// A manifest of an epoch, by its commitment.
+pub type VoidKey = (Tenant, EpochId, ContentId);
 
 /// Settlement of one reward epoch.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -330,6 +332,8 @@ pub struct State {
     pub(super) expiries: BTreeSet<(Timestamp, u64)>,
     pub(super) epochs: BTreeMap<EpochKey, EpochRow>,
     pub(super) sources: Sources,
+    /// Withdrawn manifests, with the sequences of the entries that withdrew them.
+    pub(super) voids: BTreeMap<VoidKey, u64>,
     /// What was spent under each budget, until its token has ended.
     pub(super) budgets: BTreeMap<BudgetId, BudgetRow>,
     pub(super) budget_ends: BTreeSet<(Timestamp, BudgetId)>,
@@ -353,6 +357,7 @@ pub struct Frozen {
     pub(super) assets: Vec<AssetRow>,
     pub(super) holds: BTreeMap<u64, HoldRow>,
     pub(super) epochs: BTreeMap<EpochKey, EpochRow>,
+    pub(super) voids: BTreeMap<VoidKey, u64>,
     pub(super) budgets: BTreeMap<BudgetId, BudgetRow>,
     pub(super) refusals: BTreeMap<Owner, Timestamp>,
     pub(super) reversed: BTreeMap<u64, u128>,
@@ -509,6 +514,7 @@ impl State {
             assets: self.assets.clone(),
             holds: self.holds.clone(),
             epochs: self.epochs.clone(),
+            voids: self.voids.clone(),
             budgets: self.budgets.clone(),
             refusals: self.refusals.clone(),
             reversed: self.reversed.clone(),
@@ -558,6 +564,14 @@ impl State {
         }
         if Self::sources_of(&self.epochs)? != self.sources {
             return Err("the sources paid for are not those of the epochs".to_owned());
+        }
+        for (tenant, epoch, commitment) in self.voids.keys() {
+            let opened = self.epochs.get(&(tenant.clone(), epoch.clone()));
+            if opened.is_some_and(|row| row.commitment == *commitment) {
+                return Err(format!(
+                    "epoch {tenant}/{epoch} is opened with a manifest that was withdrawn"
+                ));
+            }
         }
         for (row, (credits, debits)) in self.assets.iter().zip(sums) {
             if (row.credits, row.debits) != (credits, debits) || !row.adds_up() {

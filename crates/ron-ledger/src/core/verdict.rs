@@ -50,6 +50,10 @@ pub enum Refusal {
     EpochConflict,
     EpochUnknown,
     EpochClosed,
+    /// The epoch was opened with the manifest that is to be withdrawn.
+    EpochOpened,
+    /// The manifest was withdrawn.
+    EpochVoid,
     IndexGap {
         /// The epoch's next index.
         expected: u64,

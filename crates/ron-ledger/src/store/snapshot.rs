@@ -18,7 +18,7 @@ use crate::core::{Frozen, State};
 
 const KIND: Kind = Kind {
     name: b"SNAP",
-    version: 2,
+    version: 3,
 };
 const SEGMENT_ID: usize = 48;
 

@@ -136,6 +136,11 @@ fn receipts_of_settlement_name_the_escrow() {
         told(&close, None),
         json!({"op": "epoch_close", "idem": "epoch_close:t/e"})
     );
+    let void = base(json!({"kind": "epoch_void", "commitment": content}));
+    assert_eq!(
+        told(&void, None),
+        json!({"op": "epoch_void", "idem": format!("epoch_void:t/e/{content}")})
+    );
 }
 
 #[test]

@@ -127,6 +127,10 @@ pub enum RefusalCode {
     EpochUnknown,
     /// The epoch is closed.
     EpochClosed,
+    /// The epoch was opened with this manifest, which can no longer be withdrawn.
+    EpochOpened,
+    /// This manifest of the epoch was withdrawn.
+    EpochVoid,
     /// The payout is not the epoch's next; `expected` contains the next index.
     IndexGap,
     /// Not every index is paid, or the escrow is not empty.
@@ -153,7 +157,7 @@ pub enum RefusalCode {
 
 impl RefusalCode {
     /// Every code; a metric has a series for each.
-    pub const ALL: [Self; 28] = [
+    pub const ALL: [Self; 30] = [
         Self::InsufficientFunds,
         Self::NonceConflict,
         Self::LimitsExceeded,
@@ -172,6 +176,8 @@ impl RefusalCode {
         Self::EpochConflict,
         Self::EpochUnknown,
         Self::EpochClosed,
+        Self::EpochOpened,
+        Self::EpochVoid,
         Self::IndexGap,
         Self::EpochIncomplete,
         Self::LinkedFailed,
@@ -205,6 +211,8 @@ impl RefusalCode {
             Self::EpochConflict => "epoch_conflict",
             Self::EpochUnknown => "epoch_unknown",
             Self::EpochClosed => "epoch_closed",
+            Self::EpochOpened => "epoch_opened",
+            Self::EpochVoid => "epoch_void",
             Self::IndexGap => "index_gap",
             Self::EpochIncomplete => "epoch_incomplete",
             Self::LinkedFailed => "linked_failed",
@@ -249,6 +257,10 @@ impl RefusalCode {
             Self::EpochConflict => "the epoch is bound to another manifest or payout",
             Self::EpochUnknown => "the epoch was never opened",
             Self::EpochClosed => "the epoch is closed",
+            Self::EpochOpened => {
+                "the epoch was opened with this manifest, which can no longer be withdrawn"
+            }
+            Self::EpochVoid => "this manifest of the epoch was withdrawn and never pays",
             Self::IndexGap => "the payout is not the epoch's next",
             Self::EpochIncomplete => "not every index of the epoch is paid",
             Self::LinkedFailed => "another entry of the same linked commit or batch was refused",
@@ -288,7 +300,7 @@ pub struct Receipt {
     /// The credited account.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<Account>,
-    /// Asset; absent only for freeze, unfreeze, account and epoch_close entries.
+    /// Asset; absent only for freeze, unfreeze, account, epoch_close and epoch_void entries.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asset: Option<Asset>,
     /// Amount moved, in minor units; absent together with `asset`, and for asset entries.

@@ -249,6 +249,14 @@ pub enum Entry {
         epoch: EpochId,
         commitment: ContentId,
     },
+    /// Withdraws a manifest: the epoch may never be opened with this commitment. Refused when it
+    /// was.
+    EpochVoid {
+        principal: PrincipalName,
+        tenant: Tenant,
+        epoch: EpochId,
+        commitment: ContentId,
+    },
     /// Only in events: written by `resolve` for a key that had no entry.
     Abandon {
         tenant: Tenant,
@@ -276,6 +284,7 @@ impl Entry {
             | Self::EpochOpen { tenant, .. }
             | Self::Payout { tenant, .. }
             | Self::EpochClose { tenant, .. }
+            | Self::EpochVoid { tenant, .. }
             | Self::Abandon { tenant, .. } => Some(tenant),
             Self::Expire { .. } => None,
         }
@@ -299,6 +308,7 @@ impl Entry {
             Self::EpochOpen { .. } => EntryKind::EpochOpen,
             Self::Payout { .. } => EntryKind::Payout,
             Self::EpochClose { .. } => EntryKind::EpochClose,
+            Self::EpochVoid { .. } => EntryKind::EpochVoid,
             Self::Abandon { .. } => EntryKind::Abandon,
         }
     }
@@ -384,7 +394,8 @@ impl Entry {
             Self::Expire { .. }
             | Self::EpochOpen { .. }
             | Self::Payout { .. }
-            | Self::EpochClose { .. } => None,
+            | Self::EpochClose { .. }
+            | Self::EpochVoid { .. } => None,
         }
     }
 
@@ -473,6 +484,7 @@ impl Entry {
             | Self::EpochOpen { .. }
             | Self::Payout { .. }
             | Self::EpochClose { .. }
+            | Self::EpochVoid { .. }
             | Self::Abandon { .. } => None,
         }
     }

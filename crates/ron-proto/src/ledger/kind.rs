@@ -44,12 +44,14 @@ pub enum EntryKind {
     Payout,
     /// Ends the epoch once every recipient is paid.
     EpochClose,
+    /// Withdraws a manifest of an epoch that was not opened with it: it may never open.
+    EpochVoid,
     /// Abandons a key for which `resolve` found no entry: a refusal without a request.
     Abandon,
 }
 
 impl EntryKind {
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Issue,
         Self::Transfer,
         Self::Burn,
@@ -65,6 +67,7 @@ impl EntryKind {
         Self::EpochOpen,
         Self::Payout,
         Self::EpochClose,
+        Self::EpochVoid,
         Self::Abandon,
     ];
 
@@ -86,6 +89,7 @@ impl EntryKind {
             Self::EpochOpen => "epoch_open",
             Self::Payout => "payout",
             Self::EpochClose => "epoch_close",
+            Self::EpochVoid => "epoch_void",
             Self::Abandon => "abandon",
         }
     }
@@ -108,13 +112,17 @@ impl EntryKind {
             | Self::Account
             | Self::Asset
             | Self::EpochClose
+            | Self::EpochVoid
             | Self::Abandon => false,
         }
     }
 
     /// True for the kinds that require scope `ledger:settle` (all others require `ledger:commit`).
     pub const fn is_settlement(self) -> bool {
-        matches!(self, Self::EpochOpen | Self::Payout | Self::EpochClose)
+        matches!(
+            self,
+            Self::EpochOpen | Self::Payout | Self::EpochClose | Self::EpochVoid
+        )
     }
 }
 

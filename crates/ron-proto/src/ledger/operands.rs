@@ -159,9 +159,10 @@ impl Entry {
                 amount_minor,
                 ..
             } => Operands::money(None, Some(to), asset, amount_minor),
-            Self::Expire { .. } | Self::EpochClose { .. } | Self::Abandon { .. } => {
-                Operands::default()
-            }
+            Self::Expire { .. }
+            | Self::EpochClose { .. }
+            | Self::EpochVoid { .. }
+            | Self::Abandon { .. } => Operands::default(),
         }
     }
 }

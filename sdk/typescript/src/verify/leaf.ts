@@ -9,7 +9,7 @@ const VERSION = 1;
 const TIME_MAX = 253_402_300_799_999n;
 const KINDS: readonly (string | undefined)[] = [
   undefined, "issue", "transfer", "burn", "hold", "capture", "release", "expire", "freeze", "unfreeze",
-  "epoch_open", "payout", "epoch_close", undefined, "reverse", "account", "asset",
+  "epoch_open", "payout", "epoch_close", undefined, "reverse", "account", "asset", "epoch_void",
 ];
 
 /** Reads binary values of which only the shortest form counts. */

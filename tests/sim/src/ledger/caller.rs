@@ -422,7 +422,14 @@ impl Caller {
         let doc = self.ledger.epoch(&tenant, &epoch);
         let total = 30 + n;
         let next = doc.as_ref().map_or(0, |doc| doc.next_index);
-        let entry = if doc.is_none() && self.draws.below(8) > 0 {
+        let entry = if self.draws.below(24) == 0 {
+            Entry::EpochVoid {
+                principal,
+                tenant,
+                epoch,
+                commitment: ContentId([n as u8; 32]),
+            }
+        } else if doc.is_none() && self.draws.below(8) > 0 {
             Entry::EpochOpen {
                 principal,
                 tenant,

@@ -1,6 +1,6 @@
 //! Accounts, assets, holds and epochs of the model, and their sums.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ron_proto::ledger::TxId;
 use ron_proto::{Account, Asset, ContentId, EpochId, Tenant, Timestamp};
@@ -48,6 +48,8 @@ pub struct Books {
     pub epochs: BTreeMap<EpochKey, Epoch>,
     /// The epoch that paid a source last.
     pub sources: BTreeMap<(Tenant, ContentId), EpochId>,
+    /// Manifests that may open no epoch any more.
+    pub voids: BTreeSet<(EpochKey, ContentId)>,
 }
 
 impl Books {

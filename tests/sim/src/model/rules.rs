@@ -157,6 +157,20 @@ impl Books {
                 e.closed = true;
                 Ok(Moved::default())
             }
+            Entry::EpochVoid {
+                tenant,
+                epoch,
+                commitment,
+                ..
+            } => {
+                let key = (tenant.clone(), epoch.clone());
+                let opened = self.epochs.get(&key);
+                let opened = opened.is_some_and(|e| e.commitment == *commitment);
+                require(!opened, RefusalCode::EpochOpened)?;
+                let is_new = self.voids.insert((key, *commitment));
+                require(is_new, RefusalCode::EpochConflict)?;
+                Ok(Moved::default())
+            }
             other => unreachable!("{other:?} is decided above"),
         }
     }
@@ -413,6 +427,8 @@ impl Books {
         };
         let key: EpochKey = (tenant.clone(), epoch.clone());
         require(!self.epochs.contains_key(&key), RefusalCode::EpochConflict)?;
+        let withdrawn = self.voids.contains(&(key.clone(), *commitment));
+        require(!withdrawn, RefusalCode::EpochVoid)?;
         let paid_by = self.sources.get(&(tenant.clone(), *source));
         let is_known = paid_by.is_none() || paid_by == adjusts.as_ref();
         require(is_known, RefusalCode::UsagePaid)?;

@@ -27,7 +27,7 @@ pub(super) struct Draw {
 
 impl Draw {
     /// The values of `kind` are below this.
-    pub(super) const KINDS: u8 = 18;
+    pub(super) const KINDS: u8 = 19;
 }
 
 /// What is said about an entry; no rule depends on it. Each member is there in half of the draws.
@@ -144,7 +144,7 @@ impl<'a> Maker<'a> {
             .copied()
             .unwrap_or(TxId(u128::from(d.pick)));
         // Two tenants whose principals and keys read alike; the first owns the epochs.
-        let tenant = if d.pick < 128 || (12..15).contains(&d.kind) {
+        let tenant = if d.pick < 128 || matches!(d.kind, 12..15 | 17) {
             "t"
         } else {
             "u"
@@ -308,6 +308,12 @@ impl<'a> Maker<'a> {
                 }
             }
             14 => Entry::EpochClose {
+                principal,
+                tenant,
+                epoch,
+                commitment,
+            },
+            17 => Entry::EpochVoid {
                 principal,
                 tenant,
                 epoch,

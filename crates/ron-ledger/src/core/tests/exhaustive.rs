@@ -48,10 +48,17 @@ enum Verb {
     Open(usize),
     Payout(usize),
     Close,
+    Void,
 }
 
 fn alphabet() -> Vec<Verb> {
-    let mut all = vec![Verb::Release, Verb::Abandon, Verb::Close, Verb::Reverse];
+    let mut all = vec![
+        Verb::Release,
+        Verb::Abandon,
+        Verb::Close,
+        Verb::Void,
+        Verb::Reverse,
+    ];
     for a in 0..3 {
         all.extend([
             Verb::Issue(a),
@@ -254,6 +261,12 @@ fn entry(verb: Verb, key: &str, model: &Model) -> Entry {
             amount_minor: Amount(4),
         },
         Verb::Close => Entry::EpochClose {
+            principal,
+            tenant,
+            epoch,
+            commitment,
+        },
+        Verb::Void => Entry::EpochVoid {
             principal,
             tenant,
             epoch,

@@ -8,6 +8,7 @@ use ron_proto::ledger::{AccountClass, AssetTerms, BudgetId, Entry, EntryKind, Re
 
 mod corners;
 mod draw;
+mod epochs;
 mod exhaustive;
 mod limits;
 mod model;
@@ -359,6 +360,11 @@ fn compare(state: &State, model: &Model) {
         .map(|((_, s), e)| (s.to_string(), e.to_string()))
         .collect();
     assert_eq!(sources, model.paid.clone().into_iter().collect::<Vec<_>>());
+    let voids = state.voids.keys();
+    let voids: Vec<_> = voids
+        .map(|(_, epoch, commitment)| (epoch.to_string(), commitment.to_string()))
+        .collect();
+    assert_eq!(voids, model.voids.clone().into_iter().collect::<Vec<_>>());
     assert_eq!(state.accounts().count(), state.account_count());
     for row in state.accounts() {
         assert_eq!(

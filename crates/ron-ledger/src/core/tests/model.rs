@@ -48,6 +48,8 @@ pub(super) struct Model {
     pub(super) epochs: BTreeMap<String, (Value, u64, u128, bool)>,
     /// By source, the epoch that paid last.
     pub(super) paid: BTreeMap<String, String>,
+    /// Withdrawn manifests: epoch and commitment.
+    pub(super) voids: BTreeSet<(String, String)>,
 }
 
 pub(super) type Expected = Result<(), No>;
@@ -394,6 +396,7 @@ impl Model {
             Entry::EpochOpen { .. } => return self.epoch_open(e),
             Entry::Payout { .. } => return self.payout(e, id),
             Entry::EpochClose { .. } => return self.epoch_close(e),
+            Entry::EpochVoid { .. } => return self.epoch_void(e),
         }
         Ok(())
     }
@@ -470,6 +473,8 @@ impl Model {
         if let Some((bound, ..)) = self.epochs.get(&text(e, "epoch")) {
             return ensure(bound == e, No::EpochConflict);
         }
+        let manifest = (text(e, "epoch"), text(e, "commitment"));
+        ensure(!self.voids.contains(&manifest), No::EpochVoid)?;
         let named = text(e, "adjusts");
         if let Some(last) = self.paid.get(&text(e, "source")) {
             ensure(*last == named, No::UsagePaid)?;
@@ -528,6 +533,15 @@ impl Model {
         ensure(bound["commitment"] == e["commitment"], No::EpochConflict)?;
         ensure(bound["recipients"] == *next, No::EpochIncomplete)?;
         *closed = true;
+        Ok(())
+    }
+
+    fn epoch_void(&mut self, e: &Value) -> Expected {
+        let manifest = (text(e, "epoch"), text(e, "commitment"));
+        let bound = self.epochs.get(&manifest.0);
+        let opened = bound.is_some_and(|(by, ..)| by["commitment"] == e["commitment"]);
+        ensure(!opened, No::EpochOpened)?;
+        self.voids.insert(manifest);
         Ok(())
     }
 }

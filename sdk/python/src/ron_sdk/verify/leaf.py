@@ -12,7 +12,7 @@ _TIME_MAX = 253_402_300_799_999
 _KINDS = {
     1: "issue", 2: "transfer", 3: "burn", 4: "hold", 5: "capture", 6: "release", 7: "expire", 8: "freeze",
     9: "unfreeze", 10: "epoch_open", 11: "payout", 12: "epoch_close", 14: "reverse",
-    15: "account", 16: "asset",
+    15: "account", 16: "asset", 17: "epoch_void",
 }
 
 
