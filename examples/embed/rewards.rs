@@ -17,7 +17,7 @@ use serde_json::json;
 use svc_rewarder::inputs::import;
 use svc_rewarder::inputs::policy::{VerifiedPolicy, verify};
 use svc_rewarder::manifest::reader::prove;
-use svc_rewarder::manifest::verify::{check_proof, read_manifest};
+use svc_rewarder::manifest::verify::check_proof;
 use svc_rewarder::manifest::{self, compute};
 
 type Failure = Box<dyn Error>;
@@ -88,8 +88,7 @@ fn policy() -> Result<VerifiedPolicy, Failure> {
 // part: proof
 fn check(run: &Dir, account: &Account) -> Result<(), Failure> {
     let proof = prove(run, account)?;
-    let manifest = read_manifest(run)?;
-    check_proof(&proof, &manifest)?;
+    check_proof(&proof)?;
     println!(
         "proved: {} gets {} of this epoch",
         proof.payout.account, proof.payout.amount_minor
@@ -97,7 +96,7 @@ fn check(run: &Dir, account: &Account) -> Result<(), Failure> {
     // A proof of any other payout fails.
     let mut forged = proof;
     forged.payout.amount_minor.0 += 1;
-    match check_proof(&forged, &manifest) {
+    match check_proof(&forged) {
         Ok(()) => Err("a forged proof passed".into()),
         Err(why) => {
             println!("a forged proof fails: {why}");

@@ -62,6 +62,7 @@ mod passport_spread;
 mod pkcs11;
 mod readme;
 mod rewarder;
+mod rewarder_payees;
 mod runbooks;
 mod sdk;
 mod secrets_in_memory;

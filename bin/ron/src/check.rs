@@ -1,9 +1,10 @@
-//! Offline checks: `ron audit`, `ron ledger verify`, `ron revocations verify`, `ron rewarder verify | prove`. They need a
+//! Offline checks: `ron audit`, `ron ledger verify`, `ron revocations verify`, `ron rewarder verify | prove | verify-proof`. They need a
 //! directory and public keys and no service; they take no lock, so they also work beside running
 //! services. The module also holds the one change that concerns auditors: a new key of the audit
 //! log.
 
 pub mod audit;
+mod proof;
 mod rotate;
 
 use std::path::{Path, PathBuf};
@@ -62,6 +63,8 @@ pub enum RewarderCommand {
         /// Account whose payout is proved.
         account: String,
     },
+    /// Check a payee's proof and print what it proves. Needs no service, no run and no network.
+    VerifyProof(proof::ProofArgs),
 }
 
 /// Keys to check runs with.
@@ -119,6 +122,7 @@ pub fn rewarder(command: RewarderCommand) -> Result<(), String> {
             println!("{text}");
             Ok(())
         }
+        RewarderCommand::VerifyProof(args) => proof::run(&args),
     }
 }
 

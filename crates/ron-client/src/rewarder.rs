@@ -6,8 +6,8 @@ use std::time::Duration;
 use ron_http::{HttpClient, Method};
 use ron_kernel::Deadline;
 use ron_proto::rewarder::{
-    ComputeRequest, EpochList, EpochRun, ImportKind, PayoutPage, PayoutProof, PolicyId,
-    PolicyStored, SignedPolicy, SnapshotInfo,
+    ComputeRequest, EpochList, EpochRun, ImportKind, ManifestSignatures, PayoutPage, PayoutProof,
+    PolicyId, PolicyStored, SignedPolicy, SnapshotInfo,
 };
 use ron_proto::{Account, ContentId, EpochId};
 use serde::de::DeserializeOwned;
@@ -156,6 +156,16 @@ impl RewarderClient {
     pub fn manifest(&self, epoch: &EpochId, deadline: Deadline) -> Result<String, ClientError> {
         self.0
             .get_text(&format!("{}/manifest", epoch_path(epoch)), deadline)
+    }
+
+    /// The signatures over an epoch's manifest; none until it is signed.
+    pub fn signatures(
+        &self,
+        epoch: &EpochId,
+        deadline: Deadline,
+    ) -> Result<ManifestSignatures, ClientError> {
+        self.0
+            .get(&format!("{}/signatures", epoch_path(epoch)), deadline)
     }
 
     fn put<T: DeserializeOwned>(

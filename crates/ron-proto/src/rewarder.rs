@@ -637,6 +637,16 @@ pub struct ManifestSig {
     pub receipt: Option<LogReceipt>,
 }
 
+/// Response of `GET /rewarder/epochs/{id}/signatures`.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ManifestSignatures {
+    /// Commitment of the manifest.
+    pub commitment: ContentId,
+    /// Signatures over it; empty until the manifest is signed, and for a dry run.
+    pub signatures: Vec<ManifestSig>,
+}
+
 /// Ledger state read when the run was sealed, `ledger.json`. Neither run key nor commitment depends
 /// on it.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
@@ -701,23 +711,20 @@ pub enum ProofSide {
     Right,
 }
 
-/// Proof that an account's payout is in the manifest and that the payouts add up to its total.
-/// Response of `GET /rewarder/epochs/{id}/proof/{account}` and output of `ron rewarder prove`.
+/// Proof that an account's payout is in a manifest and that the payouts add up to its total. It
+/// needs nothing else than the public key that manifests are signed with. Response of
+/// `GET /rewarder/epochs/{id}/proof/{account}` and output of `ron rewarder prove`.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PayoutProof {
-    /// Tenant of the epoch.
-    pub tenant: Tenant,
-    /// Id of the epoch.
-    pub epoch_id: EpochId,
-    /// Commitment of the manifest this proof belongs to.
-    pub commitment: ContentId,
     /// The proven row of the payout table.
     pub payout: Payout,
     /// Siblings from the row up to the child of the top node.
     pub path: Vec<ProofStep>,
-    /// The root that the path must result in.
-    pub payouts: PayoutsRoot,
+    /// The manifest, whose root the path must result in.
+    pub manifest: RunManifest,
+    /// Signatures over the manifest's commitment; empty until it is signed.
+    pub signatures: Vec<ManifestSig>,
 }
 
 #[cfg(test)]

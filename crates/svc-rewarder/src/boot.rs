@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use rayon::{ThreadBuilder, ThreadPoolBuilder};
+use ron_auth::RonAuthorizer;
 use ron_client::{Credential, KmsClient, LedgerClient};
 use ron_files::{Dir, DiskRoom, WatchedDisk};
 use ron_kernel::{
@@ -56,14 +57,15 @@ impl Service for SvcRewarder {
     type Settings = Settings;
     const TABLE: &'static Table = &TABLE;
     const TOPOLOGY: &'static Topology = &TOPOLOGY;
+    const ENFORCED_CAVEATS: &'static [&'static str] = &["account"];
 
     /// Starts the service. Returns once its ports answer; ledger and KMS need not be up.
     fn start(boot: Boot<Settings>) -> Result<Running, StartError> {
         let Boot {
             settings,
             chassis,
+            auth,
             data_dir,
-            ..
         } = boot;
         // The stages have watches of their own, and make calls that take long.
         let data_dir = data_dir.map(|dir| Dir::new(chassis.disk.clone(), dir.path()));
@@ -81,7 +83,8 @@ impl Service for SvcRewarder {
         };
         chassis.capabilities(&["compute", "prove", settle]);
 
-        let api = assemble(&chassis, &settings, home.root(), (store, disk), runs)?;
+        let store = (store, disk);
+        let api = assemble(&chassis, &settings, auth, home.root(), store, runs)?;
         chassis.on_drained(move || drop(home));
         chassis.serve(api.router())
     }
@@ -121,6 +124,7 @@ impl Queues {
 fn assemble(
     chassis: &Chassis,
     settings: &Settings,
+    auth: Arc<RonAuthorizer>,
     root: &Dir,
     (store, disk): (Store, DiskWatch),
     runs: Vec<Run>,
@@ -186,6 +190,7 @@ fn assemble(
         uploads: scratch.dir().clone(),
         disk_of_handlers,
         fetches,
+        auth,
         clock: chassis.clock.clone(),
         snapshot_bytes_max: settings.keys.snapshot_bytes_max.0,
     })

@@ -63,7 +63,8 @@ fn check(caller: &Caller, name: &str, edit: &Value, rows: &str, expected: Expect
         let proof: PayoutProof =
             serde_json::from_value(caller.get(&path, 200)).expect("a proof for every payee");
         assert_eq!(proof.payout.amount_minor.0, *amount, "{name}");
-        check_proof(&proof, &manifest).expect("it holds");
+        assert_eq!(proof.manifest, manifest, "{name}");
+        check_proof(&proof).expect("it holds");
     }
 }
 

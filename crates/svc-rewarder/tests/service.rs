@@ -311,7 +311,8 @@ fn check_results(caller: &Caller, run: &EpochRun) {
         .json()
         .expect("a proof for a name with a slash");
     assert_eq!(proof.payout.amount_minor.0, 200);
-    check_proof(&proof, &manifest).expect("a true proof");
+    assert_eq!(proof.manifest, manifest);
+    check_proof(&proof).expect("a true proof");
     assert_eq!(
         caller
             .refused(Method::GET, "/rewarder/epochs/e1/proof/acc%3Az", None)

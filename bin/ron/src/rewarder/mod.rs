@@ -17,7 +17,8 @@ use crate::check;
 #[command(
     after_help = "Examples:\n  ron rewarder import usage.csv --out usage.sealed\n  \
                   ron rewarder compute 2026-11 --snapshot usage.sealed --policy reward.json --out run\n  \
-                  ron rewarder verify run --unsigned\n  ron rewarder prove run acct:alice\n  \
+                  ron rewarder verify run --unsigned\n  ron rewarder prove run acct:alice > proof.json\n  \
+                  ron rewarder verify-proof proof.json --unsigned\n  \
                   ron rewarder plot --out epochs.svg"
 )]
 pub struct RewarderArgs {

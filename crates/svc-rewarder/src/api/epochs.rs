@@ -1,4 +1,4 @@
-//! `/rewarder/epochs`: compute, state, manifest, payouts, proofs, settlement.
+//! `/rewarder/epochs`: compute, state, manifest, payouts, settlement.
 
 use std::sync::Arc;
 
@@ -7,30 +7,35 @@ use ron_http::{Method, Need, Request, Responder, Response, Route};
 use ron_kernel::{Deadline, SendError};
 use ron_proto::problem::Problem;
 use ron_proto::rewarder::{
-    ComputeRequest, EPOCH_PAGE_MAX, EpochList, EpochRun, PAYOUT_PAGE_MAX, PayoutPage, PayoutProof,
-    RunManifest,
+    ComputeRequest, EPOCH_PAGE_MAX, EpochList, EpochRun, ManifestSignatures, PAYOUT_PAGE_MAX,
+    PayoutPage, RunManifest,
 };
 use ron_proto::scope;
-use ron_proto::values::{Account, EpochId};
+use ron_proto::values::EpochId;
 
-use super::{Api, param};
+use super::{Api, Concern, param};
 use crate::calculus::Rules;
 use crate::errors;
 use crate::inline;
 use crate::library::{LibraryError, file_names};
-use crate::manifest::reader::{ProveError, Reader, prove};
+use crate::manifest::reader::Reader;
 use crate::manifest::verify::{self, VerifyError};
 use crate::manifest::{dir, run_key};
 use crate::runs::registry::Entry;
 use crate::runs::{RunAction, RunId, RunRequest};
 
-const READ: Need = Need::Scope(scope::REWARDER_READ);
+pub(super) const READ: Need = Need::Scope(scope::REWARDER_READ);
 const RUN: Need = Need::Scope(scope::REWARDER_RUN);
 
 pub fn routes(api: &Arc<Api>) -> Vec<Route> {
-    let get = |path, answer: fn(&Api, &Request) -> Result<Response, Problem>| {
+    type Answer = fn(&Api, &Request) -> Result<Response, Problem>;
+    let get = |path, answer: Answer| {
         let api = Arc::clone(api);
-        Route::get(path, READ, move |request| answer(&api, request)).while_draining()
+        let answer = move |request: &Request| {
+            api.check_caveats(request, Concern::All)?;
+            answer(&api, request)
+        };
+        Route::get(path, READ, answer).while_draining()
     };
     let post = |path, ask: fn(&Api, &Request) -> Result<RunAction, Problem>| {
         let api = Arc::clone(api);
@@ -68,15 +73,15 @@ pub fn routes(api: &Arc<Api>) -> Vec<Route> {
             .summary("The manifest, byte for byte as it is signed.")
             .returns::<RunManifest>(200)
             .errors(&[400, 404, 409]),
+        get("/rewarder/epochs/{id}/signatures", signatures)
+            .summary("The signatures over the manifest's commitment.")
+            .returns::<ManifestSignatures>(200)
+            .errors(&[400, 404]),
         get("/rewarder/epochs/{id}/payouts", payouts)
             .summary("The payout table, by pages.")
             .query_as::<u64>("from", false, "the first index of the page")
             .query_as::<u64>("limit", false, "rows on the page, at most 1000")
             .returns::<PayoutPage>(200)
-            .errors(&[400, 404, 409]),
-        get("/rewarder/epochs/{id}/proof/{account}", proof)
-            .summary("Proof of an account's payout and of the total.")
-            .returns::<PayoutProof>(200)
             .errors(&[400, 404, 409]),
     ]
 }
@@ -95,8 +100,9 @@ fn send(
     responder: Responder,
     read: fn(&Api, &Request) -> Result<RunAction, Problem>,
 ) {
-    let asked = request
-        .query_only(&["wait"])
+    let asked = api
+        .check_caveats(request, Concern::All)
+        .and_then(|()| request.query_only(&["wait"]))
         .and_then(|()| Ok((id(request)?, request.wait()?, read(api, request)?)));
     let (id, wait, action) = match asked {
         Ok(asked) => asked,
@@ -231,7 +237,7 @@ fn state(api: &Api, request: &Request) -> Result<Response, Problem> {
 }
 
 /// The artifact directory of a run that has a manifest; a problem for every other run.
-fn sealed(api: &Api, request: &Request) -> Result<Dir, Problem> {
+pub(super) fn sealed(api: &Api, request: &Request) -> Result<Dir, Problem> {
     let run = entry(api, request)?.run;
     if run.commitment.is_none() {
         let detail = format!(
@@ -252,7 +258,7 @@ fn is_gone(dir: &Dir) -> bool {
     file_names(dir).is_ok_and(|names| names.is_empty())
 }
 
-fn damaged(error: &VerifyError) -> Problem {
+pub(super) fn damaged(error: &VerifyError) -> Problem {
     tracing::error!(event = "artifacts_damaged", file = error.file, reason = %error.why, "artifacts are damaged");
     let detail = format!(
         "the stored artifacts are damaged ({}); compute the epoch again",
@@ -269,6 +275,32 @@ fn manifest(api: &Api, request: &Request) -> Result<Response, Problem> {
     Ok(Response::bytes(200, "application/json", bytes).etag(&manifest.commitment.to_string()))
 }
 
+fn signatures(api: &Api, request: &Request) -> Result<Response, Problem> {
+    request.query_only(&[])?;
+    let dir = sealed(api, request)?;
+    let manifest = verify::read_manifest(&dir).map_err(|error| damaged(&error))?;
+    let signatures = verify::read_signatures(&dir).map_err(|error| damaged(&error))?;
+    let commitment = manifest.commitment;
+    let answer = ManifestSignatures {
+        commitment,
+        signatures,
+    };
+    Ok(Response::json(200, &answer))
+}
+
+/// The payouts of a run that was not quarantined.
+pub(super) fn reader(api: &Api, request: &Request) -> Result<Reader, Problem> {
+    inline::here();
+    let dir = sealed(api, request)?;
+    let manifest = verify::read_manifest(&dir).map_err(|error| damaged(&error))?;
+    if manifest.payouts.is_none() {
+        return Err(errors::quarantined(
+            entry(api, request)?.run.reason.as_ref(),
+        ));
+    }
+    Reader::with(&dir, manifest).map_err(|error| damaged(&error))
+}
+
 fn payouts(api: &Api, request: &Request) -> Result<Response, Problem> {
     request.query_only(&["from", "limit"])?;
     let from = request.query_as::<u64>("from")?.unwrap_or(0);
@@ -278,15 +310,7 @@ fn payouts(api: &Api, request: &Request) -> Result<Response, Problem> {
             "limit must be 1 to {PAYOUT_PAGE_MAX}"
         )));
     }
-    inline::here();
-    let dir = sealed(api, request)?;
-    let manifest = verify::read_manifest(&dir).map_err(|error| damaged(&error))?;
-    if manifest.payouts.is_none() {
-        return Err(errors::quarantined(
-            entry(api, request)?.run.reason.as_ref(),
-        ));
-    }
-    let reader = Reader::with(&dir, manifest).map_err(|error| damaged(&error))?;
+    let reader = reader(api, request)?;
     let count = reader.len();
     let end = from.saturating_add(limit).min(count);
     let payouts = reader.range(from, end).map_err(|error| damaged(&error))?;
@@ -299,17 +323,4 @@ fn payouts(api: &Api, request: &Request) -> Result<Response, Problem> {
             next,
         },
     ))
-}
-
-fn proof(api: &Api, request: &Request) -> Result<Response, Problem> {
-    request.query_only(&[])?;
-    let account: Account = param(request, "account")?;
-    inline::here();
-    match prove(&sealed(api, request)?, &account) {
-        Ok(proof) => Ok(Response::json(200, &proof)),
-        Err(ProveError::NotPaid) => Err(Problem::not_found(
-            "this account has no payout in this epoch",
-        )),
-        Err(ProveError::Dir(error)) => Err(damaged(&error)),
-    }
 }

@@ -1,16 +1,18 @@
 //! The HTTP API: one file per resource.
 
 pub mod epochs;
+pub mod payees;
 pub mod policies;
 pub mod snapshots;
 
 use std::sync::Arc;
 
+use ron_auth::{RonAuthorizer, caveats};
 use ron_files::Dir;
-use ron_http::{ApiInfo, Request, Router};
+use ron_http::{ApiInfo, Peer, PrincipalKind, Request, Router};
 use ron_kernel::{DiskWatches, Sender, SharedClock};
 use ron_proto::problem::Problem;
-use ron_proto::values::ValueError;
+use ron_proto::values::{Account, ValueError};
 
 use crate::intake::Task;
 use crate::library::Library;
@@ -34,6 +36,8 @@ pub struct Api {
     pub disk_of_handlers: DiskWatches,
     /// Whether the service can fetch snapshots that the library does not have.
     pub fetches: bool,
+    /// Counts refusals by caveats.
+    pub auth: Arc<RonAuthorizer>,
     pub clock: SharedClock,
     /// Largest body of a snapshot upload, in bytes.
     pub snapshot_bytes_max: u64,
@@ -50,9 +54,40 @@ impl Api {
         let api = Arc::new(self);
         let routes = epochs::routes(&api)
             .into_iter()
+            .chain(payees::routes(&api))
             .chain(policies::routes(&api))
             .chain(snapshots::routes(&api));
         routes.fold(Router::new(info), Router::add)
+    }
+}
+
+/// What a request reads or changes, as the caveat `account` sees it.
+#[derive(Clone, Copy)]
+pub enum Concern<'a> {
+    /// One account's part of an epoch.
+    Account(&'a Account),
+    /// Everything else: no token that is limited to an account reaches it.
+    All,
+}
+
+impl Api {
+    /// Enforces the caveat `account`. Every handler calls it first.
+    fn check_caveats(&self, request: &Request, concern: Concern<'_>) -> Result<(), Problem> {
+        let account = match concern {
+            Concern::Account(account) => Some(account),
+            Concern::All => None,
+        };
+        let caller = &request.principal;
+        caveats::check_operation(&caller.caveats, account, None, None).map_err(|reject| {
+            // A service is named in the configuration; the name in a passport is chosen by its
+            // client and must not become a label.
+            let service = caller.kind == PrincipalKind::Service;
+            let client = service.then_some(caller.name.as_str());
+            let peer = Peer::of(request.peer, request.transport);
+            self.auth
+                .refused(reject.reason(), peer, &request.request_id, client);
+            Problem::from(reject)
+        })
     }
 }
 

@@ -8,7 +8,7 @@ use ron_proto::rewarder::{PolicyId, PolicyStored, SignedPolicy};
 use ron_proto::values::ContentId;
 use ron_proto::{scope, strict};
 
-use super::{Api, param};
+use super::{Api, Concern, param};
 use crate::errors;
 use crate::inputs::policy::PolicyRefused;
 
@@ -40,6 +40,7 @@ pub fn routes(api: &Arc<Api>) -> Vec<Route> {
 }
 
 fn put(api: &Api, request: &Request) -> Result<Response, Problem> {
+    api.check_caveats(request, Concern::All)?;
     request.query_only(&[])?;
     let id: PolicyId = param(request, "id")?;
     let signed: SignedPolicy = request.json()?;
@@ -68,6 +69,7 @@ fn put(api: &Api, request: &Request) -> Result<Response, Problem> {
 }
 
 fn get(api: &Api, request: &Request) -> Result<Response, Problem> {
+    api.check_caveats(request, Concern::All)?;
     request.query_only(&["hash"])?;
     let id: PolicyId = param(request, "id")?;
     let tenant = &request.principal.tenant;

@@ -13,7 +13,7 @@ use ron_proto::rewarder::{ImportKind, SnapshotInfo, UsagePeriod};
 use ron_proto::scope;
 use ron_proto::values::ContentId;
 
-use super::{Api, param};
+use super::{Api, Concern, param};
 use crate::errors;
 use crate::inputs::import::Format;
 use crate::inputs::source::Source;
@@ -95,7 +95,9 @@ fn send(
     responder: Responder,
     wanted: fn(&Request) -> Result<Option<ContentId>, Problem>,
 ) {
-    let checked = wanted(request).and_then(|wanted| Ok((wanted, upload_content(request)?)));
+    let checked = api
+        .check_caveats(request, Concern::All)
+        .and_then(|()| Ok((wanted(request)?, upload_content(request)?)));
     let (wanted, content) = match checked {
         Ok(checked) => checked,
         Err(problem) => return responder.send(problem),
@@ -141,6 +143,7 @@ fn upload_content(request: &Request) -> Result<UploadContent, Problem> {
 }
 
 fn get(api: &Api, request: &Request) -> Result<Response, Problem> {
+    api.check_caveats(request, Concern::All)?;
     request.query_only(&[])?;
     let cid: ContentId = param(request, "cid")?;
     let tenant = &request.principal.tenant;

@@ -294,6 +294,8 @@ fn assemble(
 #[cfg(test)]
 mod laws_tests;
 #[cfg(test)]
+mod proof_tests;
+#[cfg(test)]
 mod quarantine_tests;
 #[cfg(test)]
 mod tenant_tests;

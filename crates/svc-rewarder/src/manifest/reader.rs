@@ -11,7 +11,7 @@ use ron_proto::values::Account;
 use super::dir;
 use super::table::{Table, TableError};
 use super::tree::{GROUP, Tree};
-use super::verify::{VerifyError, read, read_manifest, wrong};
+use super::verify::{VerifyError, read, read_manifest, read_signatures, wrong};
 use crate::inputs::source::Source;
 
 /// The payouts of a run that was not quarantined.
@@ -19,6 +19,7 @@ use crate::inputs::source::Source;
 pub struct Reader {
     pub manifest: RunManifest,
     payouts: PayoutsRoot,
+    dir: Dir,
     table: Table,
     tree: Tree,
 }
@@ -75,6 +76,7 @@ impl Reader {
         Ok(Self {
             manifest,
             payouts,
+            dir: dir.clone(),
             table,
             tree,
         })
@@ -116,6 +118,15 @@ impl Reader {
         Ok(payouts)
     }
 
+    /// The payout of `account`, if it has one.
+    pub fn payout(&self, account: &Account) -> Result<Option<Payout>, VerifyError> {
+        let row = self.table.find(account);
+        let row = row.map_err(|error| wrong(dir::PAYOUTS, &error))?;
+        let Some(row) = row else { return Ok(None) };
+        let rows = self.range(row as u64, row as u64 + 1)?;
+        Ok(rows.into_iter().next())
+    }
+
     /// The proof of `account`'s payout.
     pub fn prove(&self, account: &Account) -> Result<PayoutProof, ProveError> {
         let found = self.table.find(account);
@@ -128,12 +139,10 @@ impl Reader {
             return Err(ProveError::NotPaid);
         };
         Ok(PayoutProof {
-            tenant: self.manifest.tenant.clone(),
-            epoch_id: self.manifest.epoch_id.clone(),
-            commitment: self.manifest.commitment,
             payout,
             path,
-            payouts: self.payouts,
+            manifest: self.manifest.clone(),
+            signatures: read_signatures(&self.dir)?,
         })
     }
 }

@@ -20,7 +20,7 @@ use crate::calculus::Watch;
 use crate::inputs::policy;
 use crate::inputs::snapshot::Sealed;
 use crate::inputs::source::Target;
-use ron_service::pinned::KeyRing;
+use ron_service::pinned::{KeyRing, SignatureError};
 
 /// The keys that an auditor trusts.
 #[derive(Clone, Debug, Default)]
@@ -216,32 +216,59 @@ fn check_evidence(dir: &Dir, manifest: &RunManifest) -> Result<(), VerifyError> 
     Ok(())
 }
 
+/// The signatures beside a manifest, unchecked; none until it is signed.
+pub fn read_signatures(dir: &Dir) -> Result<Vec<ManifestSig>, VerifyError> {
+    let stored = read(dir, dir::RUN_SIG)?;
+    let stored = stored.map(|bytes| parse(dir::RUN_SIG, &bytes));
+    Ok(stored.transpose()?.into_iter().collect())
+}
+
 /// Why a proof does not hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProofError {
-    /// The proof belongs to another manifest.
-    #[error("the proof is not for this manifest")]
+    /// The commitment is not the hash of the manifest's fields.
+    #[error("the manifest was altered: its commitment is not the hash of its fields")]
     Manifest,
+    /// A quarantined run pays nothing.
+    #[error("the manifest has no payouts")]
+    NoPayouts,
     /// The path does not lead to the root.
     #[error(transparent)]
     Path(#[from] PathError),
+    /// Nobody has signed the manifest.
+    #[error("the manifest is not signed")]
+    Unsigned,
+    /// No signature over the manifest verifies.
+    #[error("no signature over the manifest verifies: {0}")]
+    Signature(SignatureError),
 }
 
-/// Checks a proof against a manifest whose signature the caller has checked.
-pub fn check_proof(proof: &PayoutProof, manifest: &RunManifest) -> Result<(), ProofError> {
-    let same = proof.commitment == manifest.commitment
-        && commitment(manifest) == manifest.commitment
-        && proof.tenant == manifest.tenant
-        && proof.epoch_id == manifest.epoch_id
-        && Some(proof.payouts) == manifest.payouts;
-    if !same {
+/// Checks that a proof leads from its payout to the root of its manifest. The manifest may be
+/// anybody's: the caller checks its signatures, or that it is one that the caller knows.
+pub fn check_proof(proof: &PayoutProof) -> Result<(), ProofError> {
+    let manifest = &proof.manifest;
+    if commitment(manifest) != manifest.commitment {
         return Err(ProofError::Manifest);
     }
-    Ok(tree::check_path(
-        &proof.payout,
-        &proof.path,
-        &proof.payouts,
-    )?)
+    let root = manifest.payouts.as_ref().ok_or(ProofError::NoPayouts)?;
+    Ok(tree::check_path(&proof.payout, &proof.path, root)?)
+}
+
+/// The same, and that one of the pinned keys has signed the manifest. Returns that signature.
+pub fn check_signed_proof<'p>(
+    proof: &'p PayoutProof,
+    keys: &KeyRing,
+) -> Result<&'p ManifestSig, ProofError> {
+    check_proof(proof)?;
+    let message = digest_message("blake3", &proof.manifest.commitment.0);
+    let mut refused = ProofError::Unsigned;
+    for signature in &proof.signatures {
+        match keys.verify(&signature.alg, &signature.key, &signature.value, &message) {
+            Ok(()) => return Ok(signature),
+            Err(error) => refused = ProofError::Signature(error),
+        }
+    }
+    Err(refused)
 }
 
 fn parse<T: DeserializeOwned>(file: &'static str, bytes: &[u8]) -> Result<T, VerifyError> {

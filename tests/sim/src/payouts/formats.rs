@@ -208,7 +208,9 @@ pub fn leads_to_root(proof: &PayoutProof) -> bool {
             ProofSide::Right => node(at, sibling),
         };
     }
-    let root = &proof.payouts;
+    let Some(root) = proof.manifest.payouts else {
+        return false;
+    };
     at.1 == root.total_minor.0 && top(root.count, at.1, at.0) == root.root
 }
 

@@ -329,9 +329,9 @@ impl Operator {
             this.rewarder.proof(id, &account, by)
         });
         if let Ok(proof) = proof
-            && proof.commitment == manifest.commitment
+            && proof.manifest.commitment == manifest.commitment
         {
-            let good = leads_to_root(&proof) && Some(proof.payouts) == manifest.payouts;
+            let good = leads_to_root(&proof) && proof.manifest == manifest;
             ensure(good, &format!("the proof is wrong: {proof:?}"));
         }
     }
