@@ -1,7 +1,8 @@
 //! `kill -9` in every stage of the rewarder: the real program is killed before the n-th operation
 //! of a chosen stage, over the real ledger and KMS. Finishing later pays every payee once; the loss
 //! of all of the rewarder's own state pays nothing more; and the ledger refuses another manifest
-//! for a closed epoch.
+//! for a closed epoch. The same for an epoch that is computed from the wrong usage, withdrawn, and
+//! computed and paid again.
 //!
 //! A preloaded library counts the calls into the C library (`stage_kill.c`), so the kill points are
 //! exact and repeatable. `RON_STAGE_KILLS` is the number of kills (20).
@@ -81,6 +82,8 @@ struct Services {
     policy_hash: ContentId,
     usage: String,
     other: String,
+    /// Whether a sealed epoch pays without a request.
+    auto_settle: bool,
     /// Kept alive while the compiled tools are in use.
     _tools: tempfile::TempDir,
 }
@@ -139,6 +142,7 @@ impl Services {
             policy: serde_json::from_slice(&policy).unwrap(),
             usage: example("interval-45.csv"),
             other: example("interval-03.csv"),
+            auto_settle: true,
             _tools: tools,
             rig,
         }
@@ -146,7 +150,9 @@ impl Services {
 
     fn rewarder(&self) -> Rewarder {
         let config = self.rig.dir.path().join("svc-rewarder/config.toml");
-        let mut command = service("svc-rewarder", &config, ["log.level=error"]);
+        let settle = format!("auto_settle={}", self.auto_settle);
+        let sets = ["log.level=error", settle.as_str()];
+        let mut command = service("svc-rewarder", &config, sets);
         Rewarder {
             child: Process::start(command.envs(self.env.clone())),
             http: http_client(),
@@ -197,21 +203,66 @@ impl Services {
 
     /// Requests the epoch until it is settled (true) or the process has ended (false).
     fn drive(&self, to: &mut Rewarder, epoch: &str) -> bool {
-        let began = Instant::now();
         let mut asked = false;
-        loop {
-            if let Some(status) = to.child.try_wait().unwrap() {
-                assert_eq!(status.signal(), Some(9), "{epoch}: it ended by itself");
-                return false;
-            }
+        self.until_settled(to, epoch, |to, _| {
             if !asked {
                 let cid = self.upload(to, &self.usage, epoch);
                 let reply = cid.and_then(|cid| self.compute(to, epoch, &cid));
                 asked = reply.is_some_and(|reply| reply.is_success());
             }
+        })
+    }
+
+    /// The same by way of a withdrawal: the epoch is computed from the wrong usage first.
+    fn correct(&self, to: &mut Rewarder, epoch: &str) -> bool {
+        let mut cids = [None, None];
+        self.until_settled(to, epoch, |to, run| {
+            for (cid, usage) in cids.iter_mut().zip([&self.other, &self.usage]) {
+                if cid.is_none() {
+                    *cid = self.upload(to, usage, epoch);
+                }
+            }
+            let [Some(wrong), Some(right)] = &cids else {
+                return;
+            };
+            let post = |what: &str, body: Option<String>| {
+                let path = format!("/rewarder/epochs/{epoch}/{what}");
+                let body = body.as_deref().map(|body| ("application/json", body));
+                let _ = self.call(to, Method::POST, &path, body);
+            };
+            match run["state"].as_str() {
+                None if run["status"] == 404 => drop(self.compute(to, epoch, wrong)),
+                Some("withdrawn") => drop(self.compute(to, epoch, right)),
+                Some("sealed") if run["snapshot"] == wrong.as_str() => {
+                    let body =
+                        json_of!({"commitment": run["commitment"], "reason": "another month"});
+                    post("withdraw", Some(body.to_string()));
+                }
+                Some("sealed") => post("settle", None),
+                _ => {}
+            }
+        })
+    }
+
+    /// Calls `act` with what is known of the run until the epoch is settled (true) or the process
+    /// has ended (false).
+    fn until_settled(
+        &self,
+        to: &mut Rewarder,
+        epoch: &str,
+        mut act: impl FnMut(&Rewarder, &Value),
+    ) -> bool {
+        let began = Instant::now();
+        let mut run = Value::Null;
+        loop {
+            if let Some(status) = to.child.try_wait().unwrap() {
+                assert_eq!(status.signal(), Some(9), "{epoch}: it ended by itself");
+                return false;
+            }
+            act(to, &run);
             let path = format!("/rewarder/epochs/{epoch}");
-            let run = self.call(to, Method::GET, &path, None).ok();
-            let run: Value = run
+            let reply = self.call(to, Method::GET, &path, None).ok();
+            run = reply
                 .and_then(|reply| serde_json::from_slice(&reply.body).ok())
                 .unwrap_or_default();
             if run["state"] == "settled" {
@@ -427,6 +478,41 @@ fn a_kill_in_any_stage_pays_every_payee_once() {
         "every stage was killed in: {hit:?}"
     );
     let last = format!("stages:{}", count - 1);
+    services.paid_once(&rewarder, &last, count as u128 + 2, funded);
+    drop(rewarder);
+    services.rig.kill("ron-ledger");
+    ok(&ron_on(services.rig.dir.path(), &["ledger", "verify"]));
+}
+
+#[test]
+fn a_kill_in_any_stage_of_a_withdrawal_pays_the_right_usage_once() {
+    let mut services = Services::start();
+    services.auto_settle = false;
+    let count = number("RON_STAGE_KILLS", 20) as usize / 2;
+    let funded = services.fund(count as u128 + 2);
+    let mut rewarder = services.rewarder();
+    assert!(services.correct(&mut rewarder, "again:first"));
+    let all: Vec<(&str, i64)> = STAGES.iter().map(|stage| (*stage, MANY)).collect();
+    services.points.set(&all);
+    assert!(services.correct(&mut rewarder, "again:second"));
+    let counts: Vec<i64> = (0..STAGES.len())
+        .map(|s| MANY - services.points.left(s))
+        .collect();
+    let mut hits = 0;
+    for (round, (stage, at)) in spread(&counts, count).into_iter().enumerate() {
+        let (epoch, name) = (format!("again:{round}"), STAGES[stage]);
+        services.points.set(&[(name, at)]);
+        hits += usize::from(!services.correct(&mut rewarder, &epoch));
+        services.points.set(&[]);
+        if rewarder.child.try_wait().unwrap().is_some() {
+            rewarder = services.rewarder();
+        }
+        assert!(services.correct(&mut rewarder, &epoch), "{name} {at}");
+        services.closed(&epoch);
+    }
+    println!("{hits} kills in {count} withdrawals");
+    assert!(hits + count / 5 >= count, "too few points were reached");
+    let last = format!("again:{}", count - 1);
     services.paid_once(&rewarder, &last, count as u128 + 2, funded);
     drop(rewarder);
     services.rig.kill("ron-ledger");

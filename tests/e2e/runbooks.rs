@@ -197,6 +197,11 @@ fn a_quarantined_epoch() {
 }
 
 #[test]
+fn an_epoch_from_the_wrong_inputs() {
+    carried_out("wrong-epoch.md", 0);
+}
+
+#[test]
 fn a_doubted_date() {
     carried_out("clock.md", 0);
 }

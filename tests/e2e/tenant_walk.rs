@@ -454,6 +454,10 @@ impl First {
     fn rewarder(&self, route: &Route) -> Sent {
         match route.name().as_str() {
             "POST /rewarder/epochs/{id}/compute" => Sent::Json(self.compute()),
+            "POST /rewarder/epochs/{id}/withdraw" => {
+                let commitment = format!("b3:{}", "07".repeat(32));
+                Sent::Json(json!({"commitment": commitment, "reason": "not mine"}))
+            }
             "PUT /rewarder/policy/{id}" => Sent::Json(self.policy.clone()),
             "POST /rewarder/snapshots" | "PUT /rewarder/snapshots/{cid}" => {
                 // Its own rows: what it uploads it may read.

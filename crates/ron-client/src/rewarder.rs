@@ -7,7 +7,7 @@ use ron_http::{HttpClient, Method};
 use ron_kernel::Deadline;
 use ron_proto::rewarder::{
     ComputeRequest, EpochList, EpochRun, ImportKind, ManifestSignatures, PayoutPage, PayoutProof,
-    PolicyId, PolicyStored, SignedPolicy, SnapshotInfo,
+    PolicyId, PolicyStored, SignedPolicy, SnapshotInfo, WithdrawRequest,
 };
 use ron_proto::{Account, ContentId, EpochId};
 use serde::de::DeserializeOwned;
@@ -114,6 +114,25 @@ impl RewarderClient {
         let reply = self.0.send(&Outgoing {
             method: Method::POST,
             ..Outgoing::get(&format!("{}/settle", epoch_path(epoch)), deadline)
+        })?;
+        read(&reply)
+    }
+
+    /// Withdraws the manifest of an epoch that the ledger has not opened. The answer's state says
+    /// whether the withdrawal holds already.
+    pub fn withdraw(
+        &self,
+        epoch: &EpochId,
+        request: &WithdrawRequest,
+        deadline: Deadline,
+    ) -> Result<EpochRun, ClientError> {
+        let json = serde_json::to_vec(request).map_err(|e| ClientError::NotSent {
+            detail: e.to_string(),
+        })?;
+        let reply = self.0.send(&Outgoing {
+            method: Method::POST,
+            body: Some((json, "application/json")),
+            ..Outgoing::get(&format!("{}/withdraw", epoch_path(epoch)), deadline)
         })?;
         read(&reply)
     }

@@ -400,11 +400,15 @@ pub enum RunState {
     Quarantined,
     /// Cannot be computed or settled as requested; this run paid nothing.
     Failed,
+    /// A withdrawal is on its way to the ledger, which decides whether it holds.
+    Withdrawing,
+    /// Withdrawn: the ledger never opens the epoch with this manifest.
+    Withdrawn,
 }
 
 impl RunState {
     /// Every state, in the order a run passes through them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 10] = [
         Self::Queued,
         Self::Computing,
         Self::Sealed,
@@ -413,6 +417,8 @@ impl RunState {
         Self::Held,
         Self::Quarantined,
         Self::Failed,
+        Self::Withdrawing,
+        Self::Withdrawn,
     ];
 
     /// The name used on the wire, in metrics and in the database.
@@ -426,6 +432,8 @@ impl RunState {
             Self::Held => "held",
             Self::Quarantined => "quarantined",
             Self::Failed => "failed",
+            Self::Withdrawing => "withdrawing",
+            Self::Withdrawn => "withdrawn",
         }
     }
 
@@ -474,6 +482,34 @@ pub struct SettlementSeqs {
     /// Sequence number of `epoch_close`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub close_seq: Option<u64>,
+    /// Sequence number of `epoch_void`, which withdrew the manifest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub void_seq: Option<u64>,
+}
+
+/// Maximum length of the reason of a withdrawal, in bytes.
+pub const WITHDRAWAL_REASON_MAX: usize = 500;
+
+/// Body of `POST /rewarder/epochs/{id}/withdraw`.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct WithdrawRequest {
+    /// Commitment of the manifest to withdraw, which must be that of the epoch's run.
+    pub commitment: ContentId,
+    /// Why, for people: 1 to 500 bytes without control characters.
+    pub reason: String,
+}
+
+/// A withdrawal of an epoch's manifest.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Withdrawal {
+    /// The principal that asked for it.
+    pub by: String,
+    /// Why.
+    pub reason: String,
+    /// When it was asked for.
+    pub at: Timestamp,
 }
 
 /// Response of `GET /rewarder/epochs/{id}` and of compute and settle.
@@ -486,7 +522,7 @@ pub struct EpochRun {
     pub epoch_id: EpochId,
     /// State of the run.
     pub state: RunState,
-    /// Reason of `held`, `quarantined` and `failed`.
+    /// Reason of `held`, `quarantined` and `failed`, and why a withdrawal waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<RunReason>,
     /// True if this run never pays.
@@ -514,6 +550,9 @@ pub struct EpochRun {
     pub progress: RunProgress,
     /// Ledger sequence numbers of the settlement.
     pub settlement: SettlementSeqs,
+    /// The withdrawal that was asked for; it holds once the state is `withdrawn`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub withdrawal: Option<Withdrawal>,
     /// Number of settlement attempts since the service started.
     pub attempts: u32,
     /// When the request was accepted.

@@ -37,11 +37,18 @@ use crate::topology::{
 };
 
 /// The store's schema, step by step.
-pub(crate) const MIGRATIONS: &[Migration] = &[Migration {
-    version: 1,
-    name: "runs",
-    sql: db::SCHEMA_1,
-}];
+pub(crate) const MIGRATIONS: &[Migration] = &[
+    Migration {
+        version: 1,
+        name: "runs",
+        sql: db::SCHEMA_1,
+    },
+    Migration {
+        version: 2,
+        name: "withdrawals",
+        sql: db::SCHEMA_2,
+    },
+];
 
 impl RunStore for Store {
     fn put(&mut self, run: &Run) -> Result<(), String> {

@@ -36,6 +36,24 @@ const USAGE_PAID: ProblemKind = kind(
     "Another epoch paid this usage",
     "A policy pays a snapshot once, whatever the epoch is called; the detail names the epoch that paid it. A correction names that epoch in `adjusts`.",
 );
+const EPOCH_VOID: ProblemKind = kind(
+    "epoch_void",
+    409,
+    "The manifest was withdrawn",
+    "These inputs give the manifest that was withdrawn, which never pays. Compute the epoch from other inputs.",
+);
+const EPOCH_OPENED: ProblemKind = kind(
+    "epoch_opened",
+    409,
+    "The epoch is opened in the ledger",
+    "Its payouts are made with this manifest, which can no longer be withdrawn. A new epoch that names it in `adjusts` corrects it.",
+);
+const OTHER_MANIFEST: ProblemKind = kind(
+    "other_manifest",
+    409,
+    "The run has another manifest",
+    "The commitment in the request is not that of the epoch's run now; details.commitment has that one. Look at the run, then decide again.",
+);
 const QUARANTINED: ProblemKind = kind(
     "quarantined",
     409,
@@ -103,6 +121,26 @@ pub fn usage_paid(paid_by: &EpochId) -> Problem {
     Problem::of(&USAGE_PAID, usage_paid_detail(paid_by)).with_details(json!({ "paid_by": paid_by }))
 }
 
+/// 409: these inputs give a manifest that was withdrawn.
+pub fn withdrawn() -> Problem {
+    Problem::of(&EPOCH_VOID, WITHDRAWN)
+}
+
+/// Detail of `epoch_void`, both as a problem and as the reason of a failed run.
+pub const WITHDRAWN: &str = "the manifest that these inputs give was withdrawn and never pays; compute the epoch from other inputs";
+
+/// 409: too late to withdraw.
+pub fn epoch_opened() -> Problem {
+    let detail = "the ledger has opened the epoch with this manifest, and its payouts are made";
+    Problem::of(&EPOCH_OPENED, detail)
+}
+
+/// 409: the request names another manifest than the run's.
+pub fn other_manifest(of_run: &ContentId) -> Problem {
+    let detail = "the request names another manifest than the run of this epoch has";
+    Problem::of(&OTHER_MANIFEST, detail).with_details(json!({ "commitment": of_run }))
+}
+
 /// Detail of `usage_paid`, both as a problem and as the reason of a failed run.
 pub fn usage_paid_detail(paid_by: &EpochId) -> String {
     format!(
@@ -122,6 +160,7 @@ pub fn failed(reason: Option<&RunReason>) -> Problem {
     match reason.map(|reason| reason.code.as_str()) {
         Some("epoch_conflict") => Problem::of(&EPOCH_CONFLICT, detail(reason)),
         Some("usage_paid") => Problem::of(&USAGE_PAID, detail(reason)),
+        Some("epoch_void") => Problem::of(&EPOCH_VOID, detail(reason)),
         code => {
             let again = matches!(
                 code,

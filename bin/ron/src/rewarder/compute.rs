@@ -231,12 +231,16 @@ fn print_manifest(manifest: &RunManifest) {
     }
 }
 
-fn print_run(run: &EpochRun, json: bool) -> Result<(), String> {
+pub(super) fn print_run(run: &EpochRun, json: bool) -> Result<(), String> {
     if json {
         println!("{}", serde_json::to_string(run).map_err(|e| e.to_string())?);
         return Ok(());
     }
     println!("epoch {} is {}", run.epoch_id, run.state.as_str());
+    if let Some(withdrawal) = &run.withdrawal {
+        let (by, reason) = (&withdrawal.by, &withdrawal.reason);
+        println!("withdrawn by {by}: {reason}");
+    }
     if let Some(commitment) = run.commitment {
         println!("manifest     {commitment}");
     }

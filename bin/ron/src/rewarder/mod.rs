@@ -1,10 +1,11 @@
-//! `ron rewarder`: seals usage, computes epochs locally or in the running service, settles,
-//! exports, plots, verifies and proves.
+//! `ron rewarder`: seals usage, computes epochs locally or in the running service, settles and
+//! withdraws them, exports, plots, verifies and proves.
 
 mod compute;
 mod export;
 mod import;
 mod plot;
+mod release;
 pub mod remote;
 
 use clap::{Args, Subcommand};
@@ -31,6 +32,7 @@ enum Command {
     Import(import::ImportArgs),
     Compute(compute::ComputeArgs),
     Settle(compute::SettleArgs),
+    Withdraw(release::WithdrawArgs),
     Export(export::ExportArgs),
     Plot(plot::PlotArgs),
     #[command(flatten)]
@@ -42,6 +44,7 @@ pub fn run(args: RewarderArgs) -> Result<(), String> {
         Command::Import(args) => import::run(&args),
         Command::Compute(args) => compute::run(&args),
         Command::Settle(args) => compute::settle(&args),
+        Command::Withdraw(args) => release::withdraw(&args),
         Command::Export(args) => export::run(&args),
         Command::Plot(args) => plot::run(&args),
         Command::Check(command) => check::rewarder(command),

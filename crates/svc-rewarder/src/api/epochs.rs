@@ -8,7 +8,7 @@ use ron_kernel::{Deadline, SendError};
 use ron_proto::problem::Problem;
 use ron_proto::rewarder::{
     ComputeRequest, EPOCH_PAGE_MAX, EpochList, EpochRun, ManifestSignatures, PAYOUT_PAGE_MAX,
-    PayoutPage, RunManifest,
+    PayoutPage, RunManifest, WITHDRAWAL_REASON_MAX, WithdrawRequest,
 };
 use ron_proto::scope;
 use ron_proto::values::EpochId;
@@ -59,6 +59,10 @@ pub fn routes(api: &Arc<Api>) -> Vec<Route> {
         post("/rewarder/epochs/{id}/settle", settle)
             .summary("Settles a sealed epoch.")
             .errors(&[400, 404, 409, 429, 501, 503]),
+        post("/rewarder/epochs/{id}/withdraw", withdraw)
+            .summary("Withdraws the manifest of an epoch that the ledger has not opened.")
+            .body::<WithdrawRequest>()
+            .errors(&[400, 404, 409, 422, 429, 501, 503]),
         get("/rewarder/epochs", list)
             .summary("The tenant's epochs.")
             .query_as::<EpochId>("after", false, "the last epoch of the page before")
@@ -197,6 +201,21 @@ fn settle(_: &Api, request: &Request) -> Result<RunAction, Problem> {
     } else {
         Err(Problem::bad_request("settle takes no body"))
     }
+}
+
+fn withdraw(_: &Api, request: &Request) -> Result<RunAction, Problem> {
+    let WithdrawRequest { commitment, reason } = request.json()?;
+    let bounded = (1..=WITHDRAWAL_REASON_MAX).contains(&reason.len());
+    if !bounded || reason.chars().any(char::is_control) {
+        return Err(Problem::bad_request(format!(
+            "`reason` must have 1 to {WITHDRAWAL_REASON_MAX} bytes and no control characters"
+        )));
+    }
+    Ok(RunAction::Withdraw {
+        commitment,
+        reason,
+        by: request.principal.name.clone(),
+    })
 }
 
 fn entry(api: &Api, request: &Request) -> Result<Entry, Problem> {

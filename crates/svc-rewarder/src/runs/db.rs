@@ -1,6 +1,6 @@
 //! Runs in SQLite: one row per (tenant, epoch).
 
-use ron_proto::rewarder::{RunReason, RunState, RunTotals, SettlementSeqs};
+use ron_proto::rewarder::{RunReason, RunState, RunTotals, SettlementSeqs, Withdrawal};
 use ron_proto::values::{Amount, EpochId, Timestamp};
 use rusqlite::{Connection, Row, params};
 
@@ -35,9 +35,17 @@ CREATE TABLE run (
 ) STRICT, WITHOUT ROWID;
 ";
 
+/// Withdrawals, as the second migration.
+pub const SCHEMA_2: &str = "
+ALTER TABLE run ADD COLUMN void_seq INTEGER;
+ALTER TABLE run ADD COLUMN withdrawn_by TEXT;
+ALTER TABLE run ADD COLUMN withdrawn_why TEXT;
+ALTER TABLE run ADD COLUMN withdrawn_ms INTEGER;
+";
+
 const PUT: &str = "
 INSERT OR REPLACE INTO run VALUES
-(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22)
+(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26)
 ";
 
 /// Inserts or replaces a run. `computing` is stored as `queued`: after a crash the run has to be
@@ -74,6 +82,10 @@ pub fn put(connection: &Connection, run: &Run) -> rusqlite::Result<()> {
         int(run.created_at.0),
         int(run.updated_at.0),
         run.adjusts.as_ref().map(EpochId::as_str),
+        run.seqs.void_seq.map(int),
+        run.withdrawal.as_ref().map(|it| it.by.as_str()),
+        run.withdrawal.as_ref().map(|it| it.reason.as_str()),
+        run.withdrawal.as_ref().map(|it| int(it.at.0)),
     ])?;
     Ok(())
 }
@@ -111,11 +123,24 @@ fn read(row: &Row<'_>) -> rusqlite::Result<Run> {
         seqs: SettlementSeqs {
             open_seq: opt_count(row, 17)?,
             close_seq: opt_count(row, 18)?,
+            void_seq: opt_count(row, 22)?,
         },
         created_at: Timestamp(count(row, 19)?),
         updated_at: Timestamp(count(row, 20)?),
         adjusts: opt_text(row, 21)?,
+        withdrawal: withdrawal(row)?,
     })
+}
+
+fn withdrawal(row: &Row<'_>) -> rusqlite::Result<Option<Withdrawal>> {
+    let Some(by) = row.get(23)? else {
+        return Ok(None);
+    };
+    Ok(Some(Withdrawal {
+        by,
+        reason: row.get(24)?,
+        at: Timestamp(count(row, 25)?),
+    }))
 }
 
 fn totals(row: &Row<'_>) -> rusqlite::Result<Option<RunTotals>> {
@@ -188,6 +213,7 @@ mod tests {
             totals: None,
             intents: 0,
             seqs: SettlementSeqs::default(),
+            withdrawal: None,
             created_at: Timestamp(1_700_000_000_000),
             updated_at: Timestamp(1_700_000_000_001),
         }
@@ -197,12 +223,7 @@ mod tests {
     fn no_flipped_byte_changes_a_run() {
         let dir = tempfile::tempdir().expect("dir");
         let path = dir.path().join("rewarder.db");
-        let schema = [ron_service::Migration {
-            version: 1,
-            name: "runs",
-            sql: SCHEMA_1,
-        }];
-        let open = |path: &std::path::Path| ron_service::Store::open(path, &schema);
+        let open = |path: &std::path::Path| ron_service::Store::open(path, crate::boot::MIGRATIONS);
         let store = open(&path).expect("opens");
         for n in 0..20 {
             let run = run(&format!("epoch-{n}"));
@@ -218,6 +239,7 @@ mod tests {
     fn rows_come_back_as_they_were() {
         let db = Connection::open_in_memory().expect("memory");
         db.execute_batch(SCHEMA_1).expect("the schema");
+        db.execute_batch(SCHEMA_2).expect("the schema");
         let mut full = run("b");
         full.state = RunState::Held;
         full.adjusts = Some("a".parse().expect("an epoch"));
@@ -233,7 +255,13 @@ mod tests {
         full.seqs = SettlementSeqs {
             open_seq: Some(9),
             close_seq: Some(10),
+            void_seq: Some(11),
         };
+        full.withdrawal = Some(Withdrawal {
+            by: "operator".into(),
+            reason: "another month".into(),
+            at: Timestamp(7),
+        });
         for run in [run("c"), full.clone(), run("a")] {
             put(&db, &run).expect("written");
         }

@@ -1,6 +1,7 @@
 //! The intent emitter: has a sealed run's manifest signed, then pays it through the ledger.
 //!
-//! `signature -> ledger evidence -> epoch_open -> payouts in index order -> epoch_close`. Every
+//! `signature -> ledger evidence -> epoch_open -> payouts in index order -> epoch_close`; a run that
+//! is withdrawn takes the one step `epoch_void` instead. Every
 //! step can be repeated: the ledger binds an epoch to one manifest for ever and knows each payout
 //! by (tenant, epoch, index). After any crash the emitter therefore repeats the whole sequence,
 //! starting at the ledger's own cursor.
@@ -13,15 +14,15 @@ use ron_kernel::{Backoff, Deadline, Receiver, Recv, Sender, SharedClock, Shutdow
 use ron_proto::ledger::{Entry, EntryAnswer, EpochState, MAX_ENTRIES, PrincipalName, RefusalCode};
 use ron_proto::policy::digest_message;
 use ron_proto::rewarder::{
-    LedgerEvidence, ManifestSig, Payout, RunManifest, RunReason, SettlementSeqs,
+    LedgerEvidence, ManifestSig, Payout, RunManifest, RunReason, RunState, SettlementSeqs,
 };
 use ron_proto::strict;
 use ron_proto::values::{Amount, Timestamp};
 
 use super::ports::{Ledger, PortError, Signer};
 use super::worker::{Fuse, crashed, hand_on};
-use super::{Intent, RunEvent, Update, reason};
-use crate::errors::usage_paid_detail as usage_paid;
+use super::{Intent, Run, RunEvent, Update, reason};
+use crate::errors::{WITHDRAWN, usage_paid_detail as usage_paid};
 use crate::inline;
 use crate::manifest::reader::Reader;
 use crate::manifest::{dir, source, verify};
@@ -114,6 +115,9 @@ impl Emitter {
 
     fn attempt(&self, intent: &Intent, shutdown: &Shutdown) -> Step<RunEvent> {
         let run = &*intent.run;
+        if run.state == RunState::Withdrawing {
+            return self.withdraw(run, shutdown);
+        }
         let dir = dir::of(&self.root, &run.tenant, &run.epoch, run.dry_run);
         let manifest = verify::read_manifest(&dir).map_err(|error| damaged(&error))?;
         if run
@@ -152,8 +156,31 @@ impl Emitter {
         let seqs = SettlementSeqs {
             open_seq: Some(open_seq),
             close_seq: Some(close_seq),
+            void_seq: None,
         };
         Ok(RunEvent::Settled { seqs })
+    }
+
+    /// Has the ledger refuse this manifest for ever. Needs nothing of the artifacts.
+    fn withdraw(&self, run: &Run, shutdown: &Shutdown) -> Step<RunEvent> {
+        let Some(commitment) = run.commitment else {
+            let detail = "the run has no manifest; compute the epoch again";
+            return Err(Pause::Hold(reason("artifacts_damaged", detail)));
+        };
+        let entry = Entry::EpochVoid {
+            principal: self.principal.clone(),
+            tenant: run.tenant.clone(),
+            epoch: run.epoch.clone(),
+            commitment,
+        };
+        match self.commit_one(entry, shutdown)? {
+            EntryAnswer::Done { seq, .. } => Ok(RunEvent::Withdrawn { void_seq: seq }),
+            EntryAnswer::Refused {
+                code: RefusalCode::EpochOpened,
+                ..
+            } => Ok(RunEvent::Opened),
+            EntryAnswer::Refused { code, .. } => Err(refused("epoch_void", code)),
+        }
     }
 
     /// Calls upstream up to three times, with pauses of 100 to 250 ms.
@@ -315,6 +342,10 @@ impl Emitter {
                               only the run with those inputs can be settled";
                 Err(Pause::Fail(reason("epoch_conflict", detail)))
             }
+            EntryAnswer::Refused {
+                code: RefusalCode::EpochVoid,
+                ..
+            } => Err(Pause::Fail(reason("epoch_void", WITHDRAWN))),
             EntryAnswer::Refused {
                 code: RefusalCode::UsagePaid,
                 paid_by: Some(epoch),

@@ -11,6 +11,7 @@ pub mod emitter;
 pub mod ports;
 pub mod progress;
 pub mod registry;
+mod release;
 mod replace;
 pub mod retention;
 pub mod scheduler;
@@ -21,7 +22,7 @@ use std::time::Duration;
 
 use ron_http::Responder;
 use ron_kernel::Deadline;
-use ron_proto::rewarder::{PolicyId, RunReason, RunState, RunTotals, SettlementSeqs};
+use ron_proto::rewarder::{PolicyId, RunReason, RunState, RunTotals, SettlementSeqs, Withdrawal};
 use ron_proto::values::{ContentId, EpochId, Tenant, Timestamp};
 
 pub use progress::Progress;
@@ -59,8 +60,10 @@ pub struct Run {
     pub totals: Option<RunTotals>,
     /// Rows of the payout table, once computed.
     pub intents: u64,
-    /// Positions in the ledger, once settlement has begun.
+    /// Positions in the ledger, once settlement has begun or the manifest is withdrawn.
     pub seqs: SettlementSeqs,
+    /// The withdrawal that was asked for.
+    pub withdrawal: Option<Withdrawal>,
     /// When the run was accepted.
     pub created_at: Timestamp,
     /// When the state last changed.
@@ -75,10 +78,21 @@ impl Run {
     /// True when the state does not change any more without a new request.
     pub fn at_rest(&self) -> bool {
         match self.state {
-            RunState::Settled | RunState::Quarantined | RunState::Failed => true,
+            RunState::Settled | RunState::Quarantined | RunState::Failed | RunState::Withdrawn => {
+                true
+            }
             RunState::Sealed => self.dry_run || !self.settle,
-            RunState::Queued | RunState::Computing | RunState::Settling | RunState::Held => false,
+            RunState::Queued
+            | RunState::Computing
+            | RunState::Settling
+            | RunState::Held
+            | RunState::Withdrawing => false,
         }
+    }
+
+    /// True once a stage can change the run no more: only a new request does.
+    pub const fn is_final(&self) -> bool {
+        matches!(self.state, RunState::Settled | RunState::Withdrawn)
     }
 }
 
@@ -107,6 +121,13 @@ pub enum RunAction {
     },
     /// Settle a sealed epoch.
     Settle,
+    /// Withdraw the manifest with this commitment.
+    Withdraw {
+        commitment: ContentId,
+        reason: String,
+        /// The principal that asks for it.
+        by: String,
+    },
 }
 
 /// One request on its way to the scheduler.
@@ -178,6 +199,13 @@ pub enum RunEvent {
     Held(RunReason),
     /// The manifest is signed; settlement was not requested.
     Signed,
+    /// The ledger has recorded the withdrawal.
+    Withdrawn {
+        /// The sequence number of the entry.
+        void_seq: u64,
+    },
+    /// The ledger refused the withdrawal, because it has opened the epoch with this manifest.
+    Opened,
     /// Everything is paid and the epoch is closed.
     Settled {
         /// Sequence numbers of the opening and the closing entry.

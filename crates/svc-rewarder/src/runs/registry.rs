@@ -48,6 +48,7 @@ impl Entry {
             totals: run.totals,
             progress: self.progress.view(now_ms),
             settlement: run.seqs,
+            withdrawal: run.withdrawal.clone(),
             attempts: self.progress.attempts(),
             created_at: run.created_at,
             updated_at: run.updated_at,

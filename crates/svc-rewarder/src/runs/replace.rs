@@ -1,17 +1,17 @@
-//! Which run of an epoch may take the place of another.
+//! Which run of an epoch may take the place of another, and which may be withdrawn.
 
 use ron_proto::problem::Problem;
 use ron_proto::rewarder::RunState;
 use ron_proto::values::ContentId;
 use serde_json::json;
 
-use super::Run;
+use super::{Run, RunEvent};
 use crate::errors;
 
 /// Decides whether a request may replace the run of its epoch. `Ok(false)`: it is the same run.
 ///
 /// Only runs that can never have paid are replaced: dry runs at rest, failed runs, and quarantined
-/// runs (by other inputs). Payments from before this database began are known to the ledger alone,
+/// or withdrawn runs (by other inputs). Payments from before this database began are known to the ledger alone,
 /// which refuses a second manifest.
 pub(super) fn may_replace(
     run: &Run,
@@ -22,14 +22,19 @@ pub(super) fn may_replace(
     match run.state {
         // The ledger's refusal is permanent, so the same inputs cannot succeed.
         RunState::Failed
-            if same && (has_code(run, "epoch_conflict") || has_code(run, "usage_paid")) =>
+            if same
+                && ["epoch_conflict", "usage_paid", "epoch_void"]
+                    .iter()
+                    .any(|code| has_code(run, code)) =>
         {
             return Err(Box::new(errors::failed(run.reason.as_ref())));
         }
         RunState::Quarantined if same => {
             return Err(Box::new(errors::quarantined(run.reason.as_ref())));
         }
-        RunState::Failed | RunState::Quarantined => return Ok(true),
+        // The same inputs have the same manifest, which never pays.
+        RunState::Withdrawn if same && !dry_run => return Err(Box::new(errors::withdrawn())),
+        RunState::Failed | RunState::Quarantined | RunState::Withdrawn => return Ok(true),
         _ => {}
     }
     if same && (dry_run || !run.dry_run) {
@@ -47,6 +52,46 @@ pub(super) fn may_replace(
         let detail = "a dry run of this epoch is still being computed; retry when it is done";
         Err(Box::new(Problem::in_flight(detail)))
     }
+}
+
+/// Refuses to withdraw a run that has no such manifest, that pays nothing anyway, or that the ledger
+/// has opened as far as this service knows.
+pub(super) fn may_withdraw(run: &Run, commitment: &ContentId) -> Result<(), Box<Problem>> {
+    let refuse = |problem| Err(Box::new(problem));
+    if run.dry_run {
+        return refuse(Problem::conflict(
+            "a dry run pays nothing; compute it again live",
+        ));
+    }
+    let Some(of_run) = &run.commitment else {
+        return match run.state {
+            RunState::Failed => refuse(errors::failed(run.reason.as_ref())),
+            _ => refuse(Problem::in_flight(
+                "the epoch is still being computed; retry when it is sealed",
+            )),
+        };
+    };
+    if of_run != commitment {
+        return refuse(errors::other_manifest(of_run));
+    }
+    match run.state {
+        RunState::Quarantined => refuse(errors::quarantined(run.reason.as_ref())),
+        RunState::Failed => refuse(errors::failed(run.reason.as_ref())),
+        RunState::Withdrawing | RunState::Withdrawn => Ok(()),
+        _ if run.seqs.open_seq.is_some() => refuse(errors::epoch_opened()),
+        _ => Ok(()),
+    }
+}
+
+/// Whether the ledger has decided about a withdrawal when a stage reports this.
+pub(super) const fn ends_withdrawal(event: &RunEvent) -> bool {
+    matches!(
+        event,
+        RunEvent::Withdrawn { .. }
+            | RunEvent::Opened
+            | RunEvent::Settling { .. }
+            | RunEvent::Settled { .. }
+    )
 }
 
 fn has_code(run: &Run, code: &str) -> bool {

@@ -103,8 +103,7 @@ impl Retention {
 
 /// True if the artifacts of this run are final: nothing will sign or pay them any more.
 fn is_final(run: &Run) -> bool {
-    run.state == RunState::Settled
-        || (run.dry_run && run.at_rest() && run.state != RunState::Failed)
+    run.is_final() || (run.dry_run && run.at_rest() && run.state != RunState::Failed)
 }
 
 /// When a run last used a snapshot.

@@ -21,7 +21,7 @@ use ron_proto::rewarder::{RunState, SettlementSeqs};
 use ron_proto::values::Timestamp;
 
 use super::registry::{Entry, Registry, answer};
-use super::replace::may_replace;
+use super::replace::{ends_withdrawal, may_replace};
 use super::{Intent, Job, Progress, Run, RunAction, RunEvent, RunId, RunRequest, Update, reason};
 use crate::errors;
 use crate::metrics::Metrics;
@@ -93,7 +93,7 @@ pub struct Memory {
     second_tries: BTreeMap<RunId, SecondTry>,
     /// Runs to send to the emitter, and when.
     to_settle: BTreeMap<RunId, Deadline>,
-    backoffs: BTreeMap<RunId, Backoff>,
+    pub(super) backoffs: BTreeMap<RunId, Backoff>,
 }
 
 impl Scheduler {
@@ -118,7 +118,7 @@ impl Scheduler {
                 RunState::Queued | RunState::Computing => {
                     memory.to_compute.insert(run.id());
                 }
-                RunState::Sealed | RunState::Settling | RunState::Held => {
+                RunState::Sealed | RunState::Settling | RunState::Held | RunState::Withdrawing => {
                     self.emit(&mut memory, run);
                 }
                 _ => {}
@@ -128,7 +128,7 @@ impl Scheduler {
     }
 
     /// Sends a live run to the emitter with the next tick.
-    fn emit(&self, memory: &mut Memory, run: &Run) {
+    pub(super) fn emit(&self, memory: &mut Memory, run: &Run) {
         if !run.dry_run && self.can_settle {
             let now = Deadline::within(Duration::ZERO);
             memory.to_settle.insert(run.id(), now);
@@ -225,7 +225,7 @@ impl Scheduler {
             if shutdown.is_set() {
                 return;
             }
-            let open = |entry: &Entry| entry.run.state != RunState::Settled;
+            let open = |entry: &Entry| !entry.run.is_final();
             let Some(entry) = self.registry.get(&id).filter(open) else {
                 memory.to_settle.remove(&id);
                 continue;
@@ -321,6 +321,13 @@ impl Scheduler {
             RunAction::Settle => self
                 .want_settlement(memory, &id)
                 .map(|()| Admission::Admitted),
+            RunAction::Withdraw {
+                commitment,
+                reason,
+                by,
+            } => self
+                .want_withdrawal(memory, &id, commitment, (reason, by))
+                .map(|()| Admission::Admitted),
         };
         match admitted {
             Err(problem) => responder.send(*problem),
@@ -398,6 +405,7 @@ impl Scheduler {
             totals: None,
             intents: 0,
             seqs: SettlementSeqs::default(),
+            withdrawal: None,
             created_at: now,
             updated_at: now,
         };
@@ -424,7 +432,7 @@ impl Scheduler {
     }
 
     /// Refuses what would begin while the disk has too little room.
-    fn has_room(&self) -> Result<(), Box<Problem>> {
+    pub(super) fn has_room(&self) -> Result<(), Box<Problem>> {
         let full = |full: NoRoom| Box::new(Problem::unavailable(full.to_string(), 5));
         self.room.check().map_err(full)
     }
@@ -442,46 +450,9 @@ impl Scheduler {
         }
     }
 
-    fn want_settlement(&self, memory: &mut Memory, id: &RunId) -> Result<(), Box<Problem>> {
-        let Some(entry) = self.registry.get(id) else {
-            return Err(Box::new(Problem::not_found(
-                "there is no run of this epoch; compute it first",
-            )));
-        };
-        if !self.can_settle {
-            let detail = "settlement is not configured; set ledger.url, kms.url and manifest.key";
-            return Err(Box::new(Problem::not_implemented(detail)));
-        }
-        let run = &*entry.run;
-        match run.state {
-            _ if run.dry_run => {
-                return Err(Box::new(Problem::conflict(
-                    "a dry run is never settled; compute it live",
-                )));
-            }
-            RunState::Quarantined => {
-                return Err(Box::new(errors::quarantined(run.reason.as_ref())));
-            }
-            RunState::Failed => return Err(Box::new(errors::failed(run.reason.as_ref()))),
-            RunState::Settled => return Ok(()),
-            _ => {}
-        }
-        if !run.settle {
-            self.has_room()?;
-            let mut run = run.clone();
-            run.settle = true;
-            run.updated_at = Timestamp(self.clock.unix_ms());
-            self.save(memory, &entry.with(run))?;
-        }
-        if matches!(run.state, RunState::Sealed | RunState::Held) {
-            self.emit(memory, run);
-        }
-        Ok(())
-    }
-
     /// Writes the run to the store first and shows it to readers afterwards, so that no response
     /// mentions a state that a crash could lose.
-    fn save(&self, memory: &mut Memory, entry: &Entry) -> Result<(), Box<Problem>> {
+    pub(super) fn save(&self, memory: &mut Memory, entry: &Entry) -> Result<(), Box<Problem>> {
         if let Err(why) = memory.store.put(&entry.run) {
             (self.store_fault)(why);
             return Err(Box::new(Problem::unavailable(
@@ -513,8 +484,12 @@ impl Scheduler {
         if entry.run.run_key != update.run_key {
             return; // about a run that has been replaced
         }
-        if entry.run.state == RunState::Settled {
-            return; // a late report of an earlier attempt; settled is final
+        if entry.run.is_final() {
+            return; // a late report of an earlier attempt
+        }
+        if entry.run.state == RunState::Withdrawing && !ends_withdrawal(&update.event) {
+            self.keep_withdrawing(memory, &entry, &update.event);
+            return;
         }
         let mut run = (*entry.run).clone();
         run.updated_at = Timestamp(self.clock.unix_ms());
@@ -537,6 +512,15 @@ impl Scheduler {
             self.metrics.runs.with_label_values(&[status]).inc();
             self.answer_waiters(memory, &entry);
         }
+    }
+
+    pub(super) fn retry_later(&self, memory: &mut Memory, id: RunId) {
+        let backoff = memory.backoffs.entry(id.clone()).or_insert_with(|| {
+            let (base, cap) = (Duration::from_millis(250), Duration::from_secs(30));
+            Backoff::new(base, cap, Duration::from_millis(250), self.clock.unix_ms())
+        });
+        let at = Deadline::within(backoff.next_pause());
+        memory.to_settle.insert(id, at);
     }
 
     fn apply(&self, memory: &mut Memory, run: &mut Run, event: &RunEvent) {
@@ -571,14 +555,7 @@ impl Scheduler {
             RunEvent::Held(reason) => {
                 run.state = RunState::Held;
                 run.reason = Some(reason.clone());
-                let id = run.id();
-                let backoff = memory.backoffs.entry(id.clone()).or_insert_with(|| {
-                    let (base, cap) = (Duration::from_millis(250), Duration::from_secs(30));
-                    Backoff::new(base, cap, Duration::from_millis(250), self.clock.unix_ms())
-                });
-                memory
-                    .to_settle
-                    .insert(id, Deadline::within(backoff.next_pause()));
+                self.retry_later(memory, run.id());
             }
             RunEvent::Signed => {
                 run.state = RunState::Sealed;
@@ -586,6 +563,18 @@ impl Scheduler {
                     // Settlement was requested while the emitter was signing.
                     self.emit(memory, run);
                 }
+            }
+            RunEvent::Withdrawn { void_seq } => {
+                run.state = RunState::Withdrawn;
+                run.seqs.void_seq = Some(*void_seq);
+                memory.backoffs.remove(&run.id());
+                tracing::info!(event = "run_withdrawn", tenant = %run.tenant, epoch = %run.epoch, void_seq, "a manifest was withdrawn; it never pays");
+            }
+            RunEvent::Opened => {
+                // The money is in the epoch's escrow, so the payouts are made.
+                run.state = RunState::Settling;
+                run.settle = true;
+                self.emit(memory, run);
             }
             RunEvent::Settled { seqs } => {
                 run.state = RunState::Settled;

@@ -9,7 +9,7 @@ use ron_proto::ledger::{
     AccountDoc, BalanceDoc, CommitAnswer, Entry, EntryAnswer, EpochDoc, EpochState, LeafHash,
     PrivateFacts, Receipt, RefusalCode, TxId, escrow_account,
 };
-use ron_proto::values::{Account, Amount, EpochId, Tenant, Timestamp};
+use ron_proto::values::{Account, Amount, ContentId, EpochId, Tenant, Timestamp};
 
 use crate::runs::ports::{Ledger, PortError};
 
@@ -24,6 +24,7 @@ pub(super) struct Books {
     pub(super) balances: BTreeMap<String, u128>,
     pub(super) epochs: BTreeMap<(Tenant, EpochId), EpochDoc>,
     pub(super) paid: BTreeMap<(String, u64), u128>,
+    pub(super) voids: BTreeMap<(Tenant, EpochId, ContentId), u64>,
     pub(super) seq: u64,
 }
 
@@ -116,6 +117,7 @@ pub(super) fn apply(books: &mut Books, entry: &Entry) -> EntryAnswer {
         Entry::EpochOpen { .. } => open(books, entry),
         Entry::Payout { .. } => pay(books, entry),
         Entry::EpochClose { .. } => close(books, entry),
+        Entry::EpochVoid { .. } => void(books, entry),
         other => panic!("the rewarder may not make {other:?}"),
     }
 }
@@ -144,6 +146,10 @@ pub(super) fn open(books: &mut Books, entry: &Entry) -> EntryAnswer {
         } else {
             refused(RefusalCode::EpochConflict, None)
         };
+    }
+    let manifest = (tenant.clone(), epoch.clone(), *commitment);
+    if books.voids.contains_key(&manifest) {
+        return refused(RefusalCode::EpochVoid, None);
     }
     let paid = books.epochs.values().filter(|doc| doc.source == *source);
     let last = paid.max_by_key(|doc| doc.opened_seq);
@@ -229,6 +235,25 @@ pub(super) fn close(books: &mut Books, entry: &Entry) -> EntryAnswer {
         return refused(RefusalCode::EpochIncomplete, None);
     }
     let again = std::mem::replace(&mut doc.state, EpochState::Closed) == EpochState::Closed;
+    done(books, entry, again)
+}
+
+pub(super) fn void(books: &mut Books, entry: &Entry) -> EntryAnswer {
+    let Entry::EpochVoid {
+        tenant,
+        epoch,
+        commitment,
+        ..
+    } = entry
+    else {
+        unreachable!("called for epoch_void only");
+    };
+    let opened = books.epochs.get(&(tenant.clone(), epoch.clone()));
+    if opened.is_some_and(|doc| doc.commitment == *commitment) {
+        return refused(RefusalCode::EpochOpened, None);
+    }
+    let manifest = (tenant.clone(), epoch.clone(), *commitment);
+    let again = books.voids.insert(manifest, books.seq).is_some();
     done(books, entry, again)
 }
 

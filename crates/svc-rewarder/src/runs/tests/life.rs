@@ -71,6 +71,10 @@ impl SqlStore {
             .expect("pragmas");
         let schema = db::SCHEMA_1.replace("CREATE TABLE run", "CREATE TABLE IF NOT EXISTS run");
         db.execute_batch(&schema).expect("the schema");
+        let fresh = db.prepare("SELECT void_seq FROM run").is_err();
+        if fresh {
+            db.execute_batch(db::SCHEMA_2).expect("the schema");
+        }
         Self(db)
     }
 }

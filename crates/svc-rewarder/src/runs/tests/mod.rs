@@ -11,6 +11,7 @@ mod ledger;
 mod life;
 mod power;
 mod queue;
+mod withdraw;
 
 use std::path::Path;
 use std::sync::Arc;

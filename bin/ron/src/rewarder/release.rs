@@ -1,0 +1,69 @@
+//! `ron rewarder withdraw`: stops an epoch that was computed and not paid yet.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use ron_proto::rewarder::{EpochRun, RunState, WithdrawRequest};
+use ron_proto::{ContentId, EpochId};
+
+use super::compute::print_run;
+use super::remote::{Remote, failed, within};
+
+/// Withdraw the manifest of an epoch that the ledger has not opened: it never pays, and the epoch may be computed from
+/// other inputs.
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  ron rewarder withdraw 2026-11 --reason \"usage of October\"\n  \
+                  ron rewarder withdraw 2026-11 --commitment b3:... --reason \"usage of October\""
+)]
+pub struct WithdrawArgs {
+    /// Id of the epoch.
+    epoch: String,
+    /// Why, for people.
+    #[arg(long)]
+    reason: String,
+    /// Commitment of the manifest; that of the epoch's run when absent.
+    #[arg(long)]
+    commitment: Option<ContentId>,
+    /// Maximum wait for the ledger, in seconds.
+    #[arg(long, default_value_t = 60)]
+    wait: u64,
+    /// Data directory of `ron up`.
+    #[arg(long)]
+    data_dir: Option<PathBuf>,
+    /// Print the run as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn withdraw(args: &WithdrawArgs) -> Result<(), String> {
+    let epoch: EpochId = args.epoch.parse().map_err(|e| format!("{e}"))?;
+    let remote = Remote::connect(args.data_dir.as_deref())?;
+    let commitment = match args.commitment {
+        Some(commitment) => commitment,
+        None => manifest_of(&remote.client.epoch(&epoch, within()).map_err(failed)?)?,
+    };
+    let request = WithdrawRequest {
+        commitment,
+        reason: args.reason.clone(),
+    };
+    let asked = remote.client.withdraw(&epoch, &request, within());
+    asked.map_err(failed)?;
+    let decided = |run: &EpochRun| run.state != RunState::Withdrawing;
+    let run = remote.watch(&epoch, Duration::from_secs(args.wait), decided)?;
+    if run.state == RunState::Withdrawn {
+        return print_run(&run, args.json);
+    }
+    Err(format!(
+        "the ledger opened epoch {epoch} before the withdrawal reached it, and its payouts are made; a new epoch that names it with --adjusts corrects it"
+    ))
+}
+
+/// The commitment of the run's manifest.
+fn manifest_of(run: &EpochRun) -> Result<ContentId, String> {
+    run.commitment.ok_or_else(|| {
+        let (epoch, state) = (&run.epoch_id, run.state.as_str());
+        format!("epoch {epoch} is {state} and has no manifest")
+    })
+}
