@@ -36,7 +36,7 @@ SCOPES = {
     "svc-passport": "passport:issue passport:revoke passport:introspect passport:admin",
     "ron-ledger": "ledger:read ledger:commit ledger:settle ledger:audit",
     "svc-wallet": "wallet:read wallet:issue wallet:transfer wallet:burn wallet:hold wallet:admin",
-    "svc-rewarder": "rewarder:read rewarder:run",
+    "svc-rewarder": "rewarder:read rewarder:run rewarder:approve",
     "svc-admin": "admin:view admin:operate admin:admin",
 }
 # The policies of a new fleet name the operator; the KMS knows it already.

@@ -63,6 +63,7 @@ mod pkcs11;
 mod readme;
 mod rewarder;
 mod rewarder_payees;
+mod rewarder_release;
 mod runbooks;
 mod sdk;
 mod secrets_in_memory;

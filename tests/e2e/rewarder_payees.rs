@@ -73,13 +73,7 @@ fn a_payee_reads_its_own_part_and_proves_it_offline() {
             "application/json"
         };
         let body = (*method != Method::GET).then_some("{}");
-        fleet.send(
-            method.clone(),
-            &url,
-            Some(&alice),
-            body,
-            &[("Content-Type", kind)],
-        )
+        fleet.send(*method, &url, Some(&alice), body, &[("Content-Type", kind)])
     };
     for (method, path) in routes(&fleet) {
         let got = call(&method, &path, "acct%3Abob");

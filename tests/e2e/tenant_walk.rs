@@ -454,6 +454,9 @@ impl First {
     fn rewarder(&self, route: &Route) -> Sent {
         match route.name().as_str() {
             "POST /rewarder/epochs/{id}/compute" => Sent::Json(self.compute()),
+            "POST /rewarder/epochs/{id}/approve" => {
+                Sent::Json(json!({"commitment": format!("b3:{}", "07".repeat(32))}))
+            }
             "POST /rewarder/epochs/{id}/withdraw" => {
                 let commitment = format!("b3:{}", "07".repeat(32));
                 Sent::Json(json!({"commitment": commitment, "reason": "not mine"}))

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 /// Every scope of the KMS.
 const KMS: &str =
     "kms:read kms:sign kms:verify kms:create kms:rotate kms:wrap kms:unwrap kms:audit kms:admin";
-const REWARDER: &str = "rewarder:read rewarder:run";
+const REWARDER: &str = "rewarder:read rewarder:run rewarder:approve";
 
 /// A passport of a tenant with these scopes.
 fn passport(fleet: &Fleet, audience: &str, tenant: &str, scopes: &str) -> String {

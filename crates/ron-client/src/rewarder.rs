@@ -6,8 +6,8 @@ use std::time::Duration;
 use ron_http::{HttpClient, Method};
 use ron_kernel::Deadline;
 use ron_proto::rewarder::{
-    ComputeRequest, EpochList, EpochRun, ImportKind, ManifestSignatures, PayoutPage, PayoutProof,
-    PolicyId, PolicyStored, SignedPolicy, SnapshotInfo, WithdrawRequest,
+    ApproveRequest, ComputeRequest, EpochList, EpochRun, ImportKind, ManifestSignatures,
+    PayoutPage, PayoutProof, PolicyId, PolicyStored, SignedPolicy, SnapshotInfo, WithdrawRequest,
 };
 use ron_proto::{Account, ContentId, EpochId};
 use serde::de::DeserializeOwned;
@@ -114,6 +114,25 @@ impl RewarderClient {
         let reply = self.0.send(&Outgoing {
             method: Method::POST,
             ..Outgoing::get(&format!("{}/settle", epoch_path(epoch)), deadline)
+        })?;
+        read(&reply)
+    }
+
+    /// Approves the manifest with this commitment; it pays once it has the approvals that it needs.
+    pub fn approve(
+        &self,
+        epoch: &EpochId,
+        commitment: ContentId,
+        deadline: Deadline,
+    ) -> Result<EpochRun, ClientError> {
+        let request = ApproveRequest { commitment };
+        let json = serde_json::to_vec(&request).map_err(|e| ClientError::NotSent {
+            detail: e.to_string(),
+        })?;
+        let reply = self.0.send(&Outgoing {
+            method: Method::POST,
+            body: Some((json, "application/json")),
+            ..Outgoing::get(&format!("{}/approve", epoch_path(epoch)), deadline)
         })?;
         read(&reply)
     }

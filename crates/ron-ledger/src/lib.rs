@@ -80,7 +80,8 @@ pub use ledger::{Ledger, SubmitError};
     mutant = "frozen",
     mutant = "mismatch",
     mutant = "nonce",
-    mutant = "reversed"
+    mutant = "reversed",
+    mutant = "voided"
 ))]
 pub(crate) use ron_kernel::mutant;
 

@@ -233,6 +233,61 @@ pub struct ResidualRule {
     pub owner: Account,
 }
 
+/// Bounds of what an epoch may pay without being looked at. A computed epoch beyond one of them is in
+/// the state `review` and pays only once it is approved.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GuardRails {
+    /// Fewest recipients.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recipients_min: Option<u64>,
+    /// Most recipients.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recipients_max: Option<u64>,
+    /// Most that one recipient gets, in minor units.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub account_max_minor: Option<Amount>,
+    /// How far the sum of the payouts may be from that of the epoch before, in percent of that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub change_max_percent: Option<u32>,
+    /// Most recipients that the epoch before did not pay.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub new_recipients_max: Option<u64>,
+    /// Most of the payouts that the ten largest recipients get together, in percent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub largest_ten_max_percent: Option<u32>,
+}
+
+/// What has to happen before a computed epoch pays.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ReleaseRule {
+    /// Number of principals, other than the one that asked for the epoch, that have to approve its
+    /// manifest; at most 16. An epoch beyond a guard rail needs at least one.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub approvals: u32,
+    /// The guard rails.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub guards: GuardRails,
+}
+
+/// Maximum of [`ReleaseRule::approvals`].
+pub const APPROVALS_MAX: u32 = 16;
+/// Maximum of [`GuardRails::change_max_percent`].
+pub const CHANGE_MAX_PERCENT: u32 = 100_000;
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "the signature that serde wants"
+)]
+const fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
 /// The supported rule sets. Old ones remain supported permanently.
 #[derive(
     Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema,
@@ -294,6 +349,9 @@ pub struct RewardPolicy {
     pub eligibility: Eligibility,
     /// Owner of the residual.
     pub residual: ResidualRule,
+    /// What has to happen before a computed epoch pays.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub release: ReleaseRule,
 }
 
 /// Body of `PUT` and response of `GET /rewarder/policy/{id}`.
@@ -404,11 +462,13 @@ pub enum RunState {
     Withdrawing,
     /// Withdrawn: the ledger never opens the epoch with this manifest.
     Withdrawn,
+    /// Computed, and beyond a guard rail of the policy: pays only once it is approved.
+    Review,
 }
 
 impl RunState {
     /// Every state, in the order a run passes through them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Queued,
         Self::Computing,
         Self::Sealed,
@@ -419,6 +479,7 @@ impl RunState {
         Self::Failed,
         Self::Withdrawing,
         Self::Withdrawn,
+        Self::Review,
     ];
 
     /// The name used on the wire, in metrics and in the database.
@@ -434,6 +495,7 @@ impl RunState {
             Self::Failed => "failed",
             Self::Withdrawing => "withdrawing",
             Self::Withdrawn => "withdrawn",
+            Self::Review => "review",
         }
     }
 
@@ -512,7 +574,56 @@ pub struct Withdrawal {
     pub at: Timestamp,
 }
 
-/// Response of `GET /rewarder/epochs/{id}` and of compute and settle.
+/// Body of `POST /rewarder/epochs/{id}/approve`.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ApproveRequest {
+    /// Commitment of the manifest that is approved, which must be that of the epoch's run.
+    pub commitment: ContentId,
+}
+
+/// One principal's approval of a manifest.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Approval {
+    /// The principal that approved.
+    pub by: String,
+    /// Commitment of the manifest that it approved.
+    pub commitment: ContentId,
+    /// When it approved.
+    pub at: Timestamp,
+}
+
+/// What a computed epoch waits for before it pays, and what it has.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RunRelease {
+    /// Number of approvals that the manifest needs.
+    pub needed: u32,
+    /// The approvals that it has.
+    pub approvals: Vec<Approval>,
+    /// The guard rails that it is beyond, each with a stable code.
+    pub breaches: Vec<RunReason>,
+}
+
+impl RunRelease {
+    /// True if the manifest has the approvals that it needs.
+    pub const fn is_approved(&self) -> bool {
+        self.approvals.len() >= self.needed as usize
+    }
+
+    /// True for a manifest that nothing lets pay: it has no recipients.
+    pub fn never_pays(&self) -> bool {
+        self.breaches
+            .iter()
+            .any(|breach| breach.code == NO_RECIPIENTS)
+    }
+}
+
+/// Code of the breach by an epoch without recipients, which never pays.
+pub const NO_RECIPIENTS: &str = "no_recipients";
+
+/// Response of `GET /rewarder/epochs/{id}` and of what changes a run.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EpochRun {
@@ -546,6 +657,11 @@ pub struct EpochRun {
     /// The manifest's totals; present once computed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub totals: Option<RunTotals>,
+    /// The principal that asked for the run.
+    pub asked_by: String,
+    /// What it waits for before it pays; present once computed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub release: Option<RunRelease>,
     /// Progress of the run.
     pub progress: RunProgress,
     /// Ledger sequence numbers of the settlement.

@@ -63,6 +63,8 @@ scopes! {
     REWARDER_READ = "rewarder:read";
     /// Upload usage, compute and settle epochs.
     REWARDER_RUN = "rewarder:run";
+    /// Approve the payment of computed epochs.
+    REWARDER_APPROVE = "rewarder:approve";
     /// View the console.
     ADMIN_VIEW = "admin:view";
     /// Reload, drain and stop services.

@@ -48,6 +48,11 @@ pub(crate) const MIGRATIONS: &[Migration] = &[
         name: "withdrawals",
         sql: db::SCHEMA_2,
     },
+    Migration {
+        version: 3,
+        name: "approvals",
+        sql: db::SCHEMA_3,
+    },
 ];
 
 impl RunStore for Store {

@@ -1,7 +1,7 @@
 //! Problem codes of the rewarder, beside those that every service shares.
 
 use ron_proto::problem::{Problem, ProblemKind};
-use ron_proto::rewarder::RunReason;
+use ron_proto::rewarder::{RunReason, RunRelease};
 use ron_proto::values::{ContentId, EpochId};
 use serde_json::{Value, json};
 
@@ -53,6 +53,24 @@ const OTHER_MANIFEST: ProblemKind = kind(
     409,
     "The run has another manifest",
     "The commitment in the request is not that of the epoch's run now; details.commitment has that one. Look at the run, then decide again.",
+);
+const APPROVALS_MISSING: ProblemKind = kind(
+    "approvals_missing",
+    409,
+    "The manifest is not approved",
+    "Principals other than the one that asked for the epoch have to approve its manifest; details.release has how many, and why.",
+);
+const OWN_RUN: ProblemKind = kind(
+    "own_run",
+    403,
+    "The caller asked for this run",
+    "The principal that asked for an epoch does not approve it; another principal has to.",
+);
+const NEVER_PAYS: ProblemKind = kind(
+    "never_pays",
+    409,
+    "The epoch has no recipients",
+    "An epoch without recipients never pays. Withdraw it, and compute it from other inputs.",
 );
 const QUARANTINED: ProblemKind = kind(
     "quarantined",
@@ -139,6 +157,31 @@ pub fn epoch_opened() -> Problem {
 pub fn other_manifest(of_run: &ContentId) -> Problem {
     let detail = "the request names another manifest than the run of this epoch has";
     Problem::of(&OTHER_MANIFEST, detail).with_details(json!({ "commitment": of_run }))
+}
+
+/// 409: it pays only once it is approved.
+pub fn approvals_missing(release: &RunRelease) -> Problem {
+    let detail = format!(
+        "the manifest has {} of {} approvals that it needs before it pays",
+        release.approvals.len(),
+        release.needed
+    );
+    if release.never_pays() {
+        return never_pays();
+    }
+    Problem::of(&APPROVALS_MISSING, detail).with_details(json!({ "release": release }))
+}
+
+/// 403: nobody approves its own run.
+pub fn own_run(by: &str) -> Problem {
+    let detail = format!("{by} asked for this run; another principal has to approve it");
+    Problem::of(&OWN_RUN, detail)
+}
+
+/// 409: there is nobody to pay.
+pub fn never_pays() -> Problem {
+    let detail = "the epoch has no recipients and never pays; withdraw it, then compute it from other inputs";
+    Problem::of(&NEVER_PAYS, detail)
 }
 
 /// Detail of `usage_paid`, both as a problem and as the reason of a failed run.

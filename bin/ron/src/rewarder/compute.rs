@@ -196,13 +196,14 @@ fn there(args: &ComputeArgs) -> Result<(), String> {
     let asked = remote
         .client
         .compute(&epoch, &request, Duration::ZERO, within());
-    let asked = asked.map_err(failed)?;
+    asked.map_err(failed)?;
     // An epoch that settles automatically is awaited to its end; any other is at rest once it is
-    // sealed.
-    let settles = !args.dry_run && asked.settles;
+    // sealed, also if it waits for approvals.
+    let settles = |run: &EpochRun| !args.dry_run && run.settles;
     let done = |run: &EpochRun| match run.state {
         RunState::Settled => true,
-        RunState::Sealed => !settles,
+        RunState::Sealed => !settles(run),
+        RunState::Review => true,
         _ => false,
     };
     let run = remote.watch(&epoch, Duration::from_secs(args.wait), done)?;
@@ -237,6 +238,18 @@ pub(super) fn print_run(run: &EpochRun, json: bool) -> Result<(), String> {
         return Ok(());
     }
     println!("epoch {} is {}", run.epoch_id, run.state.as_str());
+    if let Some(release) = run.release.as_ref().filter(|release| release.needed > 0) {
+        let given: Vec<&str> = release.approvals.iter().map(|a| a.by.as_str()).collect();
+        let by = if given.is_empty() {
+            String::new()
+        } else {
+            format!(", by {}", given.join(", "))
+        };
+        println!("approvals    {} of {}{by}", given.len(), release.needed);
+        for breach in &release.breaches {
+            println!("guard rail   {}: {}", breach.code, breach.detail);
+        }
+    }
     if let Some(withdrawal) = &run.withdrawal {
         let (by, reason) = (&withdrawal.by, &withdrawal.reason);
         println!("withdrawn by {by}: {reason}");

@@ -1,5 +1,5 @@
-//! `ron rewarder`: seals usage, computes epochs locally or in the running service, settles and
-//! withdraws them, exports, plots, verifies and proves.
+//! `ron rewarder`: seals usage, computes epochs locally or in the running service, settles,
+//! approves and withdraws them, exports, plots, verifies and proves.
 
 mod compute;
 mod export;
@@ -32,6 +32,7 @@ enum Command {
     Import(import::ImportArgs),
     Compute(compute::ComputeArgs),
     Settle(compute::SettleArgs),
+    Approve(release::ApproveArgs),
     Withdraw(release::WithdrawArgs),
     Export(export::ExportArgs),
     Plot(plot::PlotArgs),
@@ -44,6 +45,7 @@ pub fn run(args: RewarderArgs) -> Result<(), String> {
         Command::Import(args) => import::run(&args),
         Command::Compute(args) => compute::run(&args),
         Command::Settle(args) => compute::settle(&args),
+        Command::Approve(args) => release::approve(&args),
         Command::Withdraw(args) => release::withdraw(&args),
         Command::Export(args) => export::run(&args),
         Command::Plot(args) => plot::run(&args),

@@ -1,4 +1,4 @@
-//! `ron rewarder withdraw`: stops an epoch that was computed and not paid yet.
+//! `ron rewarder approve | withdraw`: lets an epoch that was computed pay, or stops it.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,6 +9,38 @@ use ron_proto::{ContentId, EpochId};
 
 use super::compute::print_run;
 use super::remote::{Remote, failed, within};
+
+/// Approve the manifest of an epoch that another principal has computed. It pays once it has the approvals that its
+/// policy asks for.
+#[derive(Args)]
+#[command(
+    after_help = "Examples:\n  ron rewarder approve 2026-11 --commitment b3:...\n  \
+                  ron rewarder approve 2026-11 --commitment b3:... --client auditor"
+)]
+pub struct ApproveArgs {
+    /// Id of the epoch.
+    epoch: String,
+    /// Commitment of the manifest, as it was looked at.
+    #[arg(long)]
+    commitment: ContentId,
+    /// Client whose credentials are in clients/<name>.json; the person who is signed in, or the operator, when
+    /// absent.
+    #[arg(long)]
+    client: Option<String>,
+    /// Data directory of `ron up`.
+    #[arg(long)]
+    data_dir: Option<PathBuf>,
+    /// Print the run as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn approve(args: &ApproveArgs) -> Result<(), String> {
+    let epoch: EpochId = args.epoch.parse().map_err(|e| format!("{e}"))?;
+    let remote = Remote::connect_as(args.data_dir.as_deref(), args.client.as_deref())?;
+    let approved = remote.client.approve(&epoch, args.commitment, within());
+    print_run(&approved.map_err(failed)?, args.json)
+}
 
 /// Withdraw the manifest of an epoch that the ledger has not opened: it never pays, and the epoch may be computed from
 /// other inputs.

@@ -38,12 +38,17 @@ pub fn failed(error: ClientError) -> String {
 impl Remote {
     /// Gets a token from the issuer of the fleet on `data_dir`.
     pub fn connect(data_dir: Option<&Path>) -> Result<Self, String> {
+        Self::connect_as(data_dir, None)
+    }
+
+    /// The same, for the client that is named.
+    pub fn connect_as(data_dir: Option<&Path>, client: Option<&str>) -> Result<Self, String> {
         let layout = Layout::new(data_dir)?;
         let ask = TokenAsk {
             audience: "svc-rewarder",
             ..TokenAsk::default()
         };
-        let credential = token::credential(&layout, None, &ask)?;
+        let credential = token::credential(&layout, client, &ask)?;
         let at = fleet::reach(&layout, "svc-rewarder")?;
         Ok(Self {
             client: RewarderClient::new(&at.url, credential, at.http),

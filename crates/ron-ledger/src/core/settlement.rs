@@ -30,7 +30,10 @@ impl Overlay<'_> {
             };
         }
         let manifest: VoidKey = (tenant.clone(), open.epoch.clone(), open.commitment);
-        if self.voided_at(&manifest).is_some() {
+        let withdrawn = self.voided_at(&manifest).is_some();
+        #[cfg(mutant = "voided")] // forgets what was withdrawn
+        let withdrawn = withdrawn && !crate::mutant("voided");
+        if withdrawn {
             return no(Refusal::EpochVoid);
         }
         self.check_source(tenant, open.source, open.adjusts.as_ref())?;

@@ -7,8 +7,8 @@ use ron_http::{Method, Need, Request, Responder, Response, Route};
 use ron_kernel::{Deadline, SendError};
 use ron_proto::problem::Problem;
 use ron_proto::rewarder::{
-    ComputeRequest, EPOCH_PAGE_MAX, EpochList, EpochRun, ManifestSignatures, PAYOUT_PAGE_MAX,
-    PayoutPage, RunManifest, WITHDRAWAL_REASON_MAX, WithdrawRequest,
+    ApproveRequest, ComputeRequest, EPOCH_PAGE_MAX, EpochList, EpochRun, ManifestSignatures,
+    PAYOUT_PAGE_MAX, PayoutPage, RunManifest, WITHDRAWAL_REASON_MAX, WithdrawRequest,
 };
 use ron_proto::scope;
 use ron_proto::values::EpochId;
@@ -26,6 +26,7 @@ use crate::runs::{RunAction, RunId, RunRequest};
 
 pub(super) const READ: Need = Need::Scope(scope::REWARDER_READ);
 const RUN: Need = Need::Scope(scope::REWARDER_RUN);
+const APPROVE: Need = Need::Scope(scope::REWARDER_APPROVE);
 
 pub fn routes(api: &Arc<Api>) -> Vec<Route> {
     type Answer = fn(&Api, &Request) -> Result<Response, Problem>;
@@ -37,9 +38,9 @@ pub fn routes(api: &Arc<Api>) -> Vec<Route> {
         };
         Route::get(path, READ, answer).while_draining()
     };
-    let post = |path, ask: fn(&Api, &Request) -> Result<RunAction, Problem>| {
+    let post = |path, need, ask: fn(&Api, &Request) -> Result<RunAction, Problem>| {
         let api = Arc::clone(api);
-        Route::new(Method::POST, path, RUN, move |request, responder| {
+        Route::new(Method::POST, path, need, move |request, responder| {
             send(&api, &request, responder, ask);
         })
         .query_as::<u64>(
@@ -52,14 +53,18 @@ pub fn routes(api: &Arc<Api>) -> Vec<Route> {
         .long_poll()
     };
     vec![
-        post("/rewarder/epochs/{id}/compute", compute)
+        post("/rewarder/epochs/{id}/compute", RUN, compute)
             .summary("Computes an epoch, and settles it where settlement is automatic.")
             .body::<ComputeRequest>()
             .errors(&[400, 404, 409, 422, 429, 503]),
-        post("/rewarder/epochs/{id}/settle", settle)
+        post("/rewarder/epochs/{id}/settle", RUN, settle)
             .summary("Settles a sealed epoch.")
             .errors(&[400, 404, 409, 429, 501, 503]),
-        post("/rewarder/epochs/{id}/withdraw", withdraw)
+        post("/rewarder/epochs/{id}/approve", APPROVE, approve)
+            .summary("Approves the manifest of an epoch, as the policy asks for before it pays.")
+            .body::<ApproveRequest>()
+            .errors(&[400, 404, 409, 422, 429, 501, 503]),
+        post("/rewarder/epochs/{id}/withdraw", RUN, withdraw)
             .summary("Withdraws the manifest of an epoch that the ledger has not opened.")
             .body::<WithdrawRequest>()
             .errors(&[400, 404, 409, 422, 429, 501, 503]),
@@ -192,6 +197,7 @@ fn compute(api: &Api, request: &Request) -> Result<RunAction, Problem> {
         adjusts,
         run_key,
         dry_run,
+        by: request.principal.name.clone(),
     })
 }
 
@@ -201,6 +207,14 @@ fn settle(_: &Api, request: &Request) -> Result<RunAction, Problem> {
     } else {
         Err(Problem::bad_request("settle takes no body"))
     }
+}
+
+fn approve(_: &Api, request: &Request) -> Result<RunAction, Problem> {
+    let ApproveRequest { commitment } = request.json()?;
+    Ok(RunAction::Approve {
+        commitment,
+        by: request.principal.name.clone(),
+    })
 }
 
 fn withdraw(_: &Api, request: &Request) -> Result<RunAction, Problem> {

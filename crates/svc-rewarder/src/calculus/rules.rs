@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use ron_proto::ledger::{ESCROW_PREFIX, is_pool_of};
 use ron_proto::rewarder::{
-    CATEGORIES_MAX, ELIGIBILITY_LIST_MAX, EventClass, METRICS_MAX, Metric, POLICY_FORMAT, Ratio,
-    RewardPolicy, RuleSet,
+    APPROVALS_MAX, CATEGORIES_MAX, CHANGE_MAX_PERCENT, ELIGIBILITY_LIST_MAX, EventClass,
+    METRICS_MAX, Metric, POLICY_FORMAT, Ratio, ReleaseRule, RewardPolicy, RuleSet,
 };
-use ron_proto::values::Tenant;
+use ron_proto::values::{Amount, Tenant};
 
 use super::Block;
 
@@ -92,6 +92,7 @@ pub fn check_policy(policy: &RewardPolicy) -> Result<(), RuleError> {
         return refuse("every metric has weight 0; nobody could be paid".into());
     }
     check_bounds(policy)?;
+    check_release(&policy.release)?;
     factors(policy).map(|_| ())
 }
 
@@ -135,6 +136,38 @@ fn check_bounds(policy: &RewardPolicy) -> Result<(), RuleError> {
             "eligibility.minimum names \"{metric}\", which is not among the metrics"
         )),
         None => Ok(()),
+    }
+}
+
+/// Rules that no epoch could meet, or that say nothing, are mistakes.
+fn check_release(release: &ReleaseRule) -> Result<(), RuleError> {
+    let refuse = |why: String| Err(RuleError::Policy(why));
+    if release.approvals > APPROVALS_MAX {
+        return refuse(format!("release.approvals may be at most {APPROVALS_MAX}"));
+    }
+    let guards = &release.guards;
+    let least = guards.recipients_min.unwrap_or(1).max(1);
+    if guards.recipients_max.is_some_and(|most| most < least) {
+        return refuse(
+            "release.guards.recipients_max must be at least 1, and at least recipients_min".into(),
+        );
+    }
+    if guards.account_max_minor.is_some_and(Amount::is_zero) {
+        return refuse("release.guards.account_max_minor is zero; leave it out".into());
+    }
+    if guards
+        .change_max_percent
+        .is_some_and(|percent| percent > CHANGE_MAX_PERCENT)
+    {
+        return refuse(format!(
+            "release.guards.change_max_percent may be at most {CHANGE_MAX_PERCENT}"
+        ));
+    }
+    match guards.largest_ten_max_percent {
+        Some(percent) if !(1..=100).contains(&percent) => {
+            refuse("release.guards.largest_ten_max_percent must be 1 to 100".into())
+        }
+        _ => Ok(()),
     }
 }
 

@@ -7,7 +7,7 @@ use ron_kernel::{Deadline, Receiver, Recv, Sender, Shutdown, ThreadCtx};
 
 use super::retention::Retention;
 use super::worker::{Fuse, Product, ResultItem, crashed, report};
-use super::{Job, RunEvent, Update, reason};
+use super::{Job, RunEvent, Update, guards, reason};
 use crate::inputs::source::Source;
 use crate::manifest::dir;
 use crate::manifest::table::Table;
@@ -104,11 +104,23 @@ impl ArtifactWriter {
             };
         }
         let intents = computed.manifest.payouts.map_or(0, |payouts| payouts.count);
+        let release = &policy.policy.release;
+        let breaches =
+            guards::breaches(&self.root, &self.retention.registry, run, &target, release);
+        let breaches = match breaches {
+            Ok(breaches) => breaches,
+            Err(error) => {
+                let detail = format!("the payouts cannot be read again: {error}");
+                return RunEvent::Failed(reason("io", detail));
+            }
+        };
         job.progress.sealed(intents);
         RunEvent::Sealed {
             commitment,
             totals,
             intents,
+            approvals: release.approvals,
+            breaches,
         }
     }
 }

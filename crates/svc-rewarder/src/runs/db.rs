@@ -1,6 +1,7 @@
 //! Runs in SQLite: one row per (tenant, epoch).
 
-use ron_proto::rewarder::{RunReason, RunState, RunTotals, SettlementSeqs, Withdrawal};
+use ron_proto::rewarder::{RunReason, RunRelease, RunState, RunTotals, SettlementSeqs, Withdrawal};
+use ron_proto::strict;
 use ron_proto::values::{Amount, EpochId, Timestamp};
 use rusqlite::{Connection, Row, params};
 
@@ -43,9 +44,15 @@ ALTER TABLE run ADD COLUMN withdrawn_why TEXT;
 ALTER TABLE run ADD COLUMN withdrawn_ms INTEGER;
 ";
 
+/// Approvals, as the third migration.
+pub const SCHEMA_3: &str = "
+ALTER TABLE run ADD COLUMN asked_by TEXT NOT NULL DEFAULT '';
+ALTER TABLE run ADD COLUMN release TEXT;
+";
+
 const PUT: &str = "
 INSERT OR REPLACE INTO run VALUES
-(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26)
+(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28)
 ";
 
 /// Inserts or replaces a run. `computing` is stored as `queued`: after a crash the run has to be
@@ -59,6 +66,9 @@ pub fn put(connection: &Connection, run: &Run) -> rusqlite::Result<()> {
     let totals = run.totals.as_ref();
     let amount = |of: fn(&RunTotals) -> Amount| totals.map(|totals| of(totals).to_string());
     let int = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+    let release = run.release.as_ref().map(serde_json::to_string).transpose();
+    let release =
+        release.map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))?;
     connection.prepare_cached(PUT)?.execute(params![
         run.tenant.as_str(),
         run.epoch.as_str(),
@@ -86,6 +96,8 @@ pub fn put(connection: &Connection, run: &Run) -> rusqlite::Result<()> {
         run.withdrawal.as_ref().map(|it| it.by.as_str()),
         run.withdrawal.as_ref().map(|it| it.reason.as_str()),
         run.withdrawal.as_ref().map(|it| int(it.at.0)),
+        run.asked_by,
+        release,
     ])?;
     Ok(())
 }
@@ -129,7 +141,17 @@ fn read(row: &Row<'_>) -> rusqlite::Result<Run> {
         updated_at: Timestamp(count(row, 20)?),
         adjusts: opt_text(row, 21)?,
         withdrawal: withdrawal(row)?,
+        asked_by: row.get(26)?,
+        release: release(row)?,
     })
+}
+
+fn release(row: &Row<'_>) -> rusqlite::Result<Option<RunRelease>> {
+    let text: Option<String> = row.get(27)?;
+    let read = |text: String| {
+        strict::from_slice(text.as_bytes()).map_err(|error| unreadable(27, &error.to_string()))
+    };
+    text.map(read).transpose()
 }
 
 fn withdrawal(row: &Row<'_>) -> rusqlite::Result<Option<Withdrawal>> {
@@ -192,6 +214,7 @@ fn unreadable(column: usize, why: &str) -> rusqlite::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ron_proto::rewarder::Approval;
     use ron_proto::values::ContentId;
 
     use crate::runs::reason;
@@ -214,6 +237,8 @@ mod tests {
             intents: 0,
             seqs: SettlementSeqs::default(),
             withdrawal: None,
+            asked_by: "operator".into(),
+            release: None,
             created_at: Timestamp(1_700_000_000_000),
             updated_at: Timestamp(1_700_000_000_001),
         }
@@ -240,6 +265,7 @@ mod tests {
         let db = Connection::open_in_memory().expect("memory");
         db.execute_batch(SCHEMA_1).expect("the schema");
         db.execute_batch(SCHEMA_2).expect("the schema");
+        db.execute_batch(SCHEMA_3).expect("the schema");
         let mut full = run("b");
         full.state = RunState::Held;
         full.adjusts = Some("a".parse().expect("an epoch"));
@@ -261,6 +287,15 @@ mod tests {
             by: "operator".into(),
             reason: "another month".into(),
             at: Timestamp(7),
+        });
+        full.release = Some(RunRelease {
+            needed: 2,
+            approvals: vec![Approval {
+                by: "anna".into(),
+                commitment: ContentId([4; 32]),
+                at: Timestamp(8),
+            }],
+            breaches: vec![reason("recipients_min", "7 of 9")],
         });
         for run in [run("c"), full.clone(), run("a")] {
             put(&db, &run).expect("written");

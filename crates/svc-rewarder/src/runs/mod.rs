@@ -8,6 +8,7 @@
 pub mod artifact;
 pub mod db;
 pub mod emitter;
+mod guards;
 pub mod ports;
 pub mod progress;
 pub mod registry;
@@ -22,7 +23,9 @@ use std::time::Duration;
 
 use ron_http::Responder;
 use ron_kernel::Deadline;
-use ron_proto::rewarder::{PolicyId, RunReason, RunState, RunTotals, SettlementSeqs, Withdrawal};
+use ron_proto::rewarder::{
+    PolicyId, RunReason, RunRelease, RunState, RunTotals, SettlementSeqs, Withdrawal,
+};
 use ron_proto::values::{ContentId, EpochId, Tenant, Timestamp};
 
 pub use progress::Progress;
@@ -64,6 +67,10 @@ pub struct Run {
     pub seqs: SettlementSeqs,
     /// The withdrawal that was asked for.
     pub withdrawal: Option<Withdrawal>,
+    /// The principal that asked for the run, which may not approve it.
+    pub asked_by: String,
+    /// What it waits for before it pays, once computed.
+    pub release: Option<RunRelease>,
     /// When the run was accepted.
     pub created_at: Timestamp,
     /// When the state last changed.
@@ -78,15 +85,40 @@ impl Run {
     /// True when the state does not change any more without a new request.
     pub fn at_rest(&self) -> bool {
         match self.state {
-            RunState::Settled | RunState::Quarantined | RunState::Failed | RunState::Withdrawn => {
-                true
-            }
+            RunState::Settled
+            | RunState::Quarantined
+            | RunState::Failed
+            | RunState::Withdrawn
+            | RunState::Review => true,
             RunState::Sealed => self.dry_run || !self.settle,
             RunState::Queued
             | RunState::Computing
             | RunState::Settling
             | RunState::Held
             | RunState::Withdrawing => false,
+        }
+    }
+
+    /// Notes that the run was just computed, and what it waits for before it pays.
+    fn seal(&mut self, approvals: u32, breaches: &[RunReason]) {
+        let release = RunRelease {
+            needed: approvals.max(u32::from(!breaches.is_empty())),
+            approvals: Vec::new(),
+            breaches: breaches.to_vec(),
+        };
+        self.settle = self.settle && release.is_approved();
+        self.release = Some(release);
+        self.state = self.resting();
+    }
+
+    /// The state of a computed run on which no stage works: `review` while it is beyond a guard rail
+    /// and not approved. A dry run shows what a live one would wait for, and pays in no case.
+    fn resting(&self) -> RunState {
+        let held = |release: &RunRelease| !release.breaches.is_empty() && !release.is_approved();
+        if !self.dry_run && self.release.as_ref().is_some_and(held) {
+            RunState::Review
+        } else {
+            RunState::Sealed
         }
     }
 
@@ -118,9 +150,17 @@ pub enum RunAction {
         run_key: ContentId,
         /// Compute and never pay.
         dry_run: bool,
+        /// The principal that asks for it.
+        by: String,
     },
     /// Settle a sealed epoch.
     Settle,
+    /// Approve the manifest with this commitment.
+    Approve {
+        commitment: ContentId,
+        /// The principal that approves.
+        by: String,
+    },
     /// Withdraw the manifest with this commitment.
     Withdraw {
         commitment: ContentId,
@@ -181,6 +221,10 @@ pub enum RunEvent {
         totals: RunTotals,
         /// Rows of the payout table.
         intents: u64,
+        /// Number of approvals that the policy asks for.
+        approvals: u32,
+        /// The guard rails that it is beyond.
+        breaches: Vec<RunReason>,
     },
     /// The artifacts are durable, and record that an invariant broke.
     Quarantined {

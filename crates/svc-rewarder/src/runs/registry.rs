@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use ron_http::Response;
 use ron_kernel::RankedRwLock;
-use ron_proto::rewarder::{EpochRun, RunState};
+use ron_proto::rewarder::{EpochRun, PolicyId, RunState};
 use ron_proto::values::{EpochId, Tenant};
 
 use super::{Progress, Run, RunId};
@@ -49,6 +49,8 @@ impl Entry {
             progress: self.progress.view(now_ms),
             settlement: run.seqs,
             withdrawal: run.withdrawal.clone(),
+            asked_by: run.asked_by.clone(),
+            release: run.release.clone(),
             attempts: self.progress.attempts(),
             created_at: run.created_at,
             updated_at: run.updated_at,
@@ -127,6 +129,17 @@ impl Registry {
         // A correction must name the latest payment, so that epoch is returned.
         payers.sort_unstable_by_key(|payer| payer.seqs.open_seq);
         payers.last().map(|payer| payer.epoch.clone())
+    }
+
+    /// The run that this tenant last settled by this policy, without corrections.
+    pub fn last_settled(&self, tenant: &Tenant, policy: &PolicyId) -> Option<Arc<Run>> {
+        let table = self.0.read();
+        let settled = table.values().map(|entry| &entry.run).filter(|run| {
+            run.state == RunState::Settled
+                && (&run.tenant, &run.policy_id) == (tenant, policy)
+                && run.adjusts.is_none()
+        });
+        settled.max_by_key(|run| run.seqs.open_seq).cloned()
     }
 
     pub fn all(&self) -> Vec<Entry> {

@@ -1,16 +1,70 @@
 //! Requests that let a computed run pay, or stop it. The scheduler's thread carries them out.
 
 use ron_proto::problem::Problem;
-use ron_proto::rewarder::{RunState, Withdrawal};
+use ron_proto::rewarder::{Approval, RunState, Withdrawal};
 use ron_proto::values::{ContentId, Timestamp};
 
 use super::registry::Entry;
-use super::replace::may_withdraw;
+use super::replace::{may_change, may_withdraw};
 use super::scheduler::{Memory, Scheduler};
 use super::{RunEvent, RunId};
 use crate::errors;
 
 impl Scheduler {
+    /// Records an approval; the last one that is needed lets the run pay.
+    pub(super) fn want_approval(
+        &self,
+        memory: &mut Memory,
+        id: &RunId,
+        commitment: &ContentId,
+        by: &str,
+    ) -> Result<(), Box<Problem>> {
+        let refuse = |problem| Err(Box::new(problem));
+        let Some(entry) = self.registry.get(id) else {
+            return refuse(Problem::not_found("there is no run of this epoch"));
+        };
+        let mut run = (*entry.run).clone();
+        may_change(&run, commitment)?;
+        let Some(release) = run.release.as_mut() else {
+            return refuse(Problem::conflict("the run needs no approval"));
+        };
+        if release.approvals.iter().any(|given| given.by == by) {
+            return Ok(());
+        }
+        if release.never_pays() {
+            return refuse(errors::never_pays());
+        }
+        if release.is_approved() {
+            return refuse(Problem::conflict(
+                "the run needs no further approval; its state says what it does",
+            ));
+        }
+        if run.asked_by == by {
+            return refuse(errors::own_run(by));
+        }
+        if !self.can_settle {
+            return refuse(not_configured());
+        }
+        self.has_room()?;
+        let now = Timestamp(self.clock.unix_ms());
+        release.approvals.push(Approval {
+            by: by.to_owned(),
+            commitment: *commitment,
+            at: now,
+        });
+        if release.is_approved() {
+            (run.state, run.settle) = (RunState::Sealed, true);
+        }
+        run.updated_at = now;
+        let entry = entry.with(run);
+        self.save(memory, &entry)?;
+        tracing::info!(event = "run_approved", tenant = %id.0, epoch = %id.1, by, %commitment, "a manifest was approved");
+        if entry.run.settle {
+            self.emit(memory, &entry.run);
+        }
+        Ok(())
+    }
+
     pub(super) fn want_settlement(
         &self,
         memory: &mut Memory,
@@ -22,8 +76,7 @@ impl Scheduler {
             )));
         };
         if !self.can_settle {
-            let detail = "settlement is not configured; set ledger.url, kms.url and manifest.key";
-            return Err(Box::new(Problem::not_implemented(detail)));
+            return Err(Box::new(not_configured()));
         }
         let run = &*entry.run;
         match run.state {
@@ -41,6 +94,13 @@ impl Scheduler {
             }
             RunState::Settled => return Ok(()),
             _ => {}
+        }
+        if let Some(release) = run
+            .release
+            .as_ref()
+            .filter(|release| !release.is_approved())
+        {
+            return Err(Box::new(errors::approvals_missing(release)));
         }
         if !run.settle {
             self.has_room()?;
@@ -72,8 +132,7 @@ impl Scheduler {
         let run = &*entry.run;
         may_withdraw(run, commitment)?;
         if !self.can_settle {
-            let detail = "a withdrawal is an entry of the ledger, and settlement is not configured; set ledger.url, kms.url and manifest.key";
-            return Err(Box::new(Problem::not_implemented(detail)));
+            return Err(Box::new(not_configured()));
         }
         if matches!(run.state, RunState::Withdrawing | RunState::Withdrawn) {
             return Ok(());
@@ -109,4 +168,11 @@ impl Scheduler {
         let _ = self.save(memory, &entry.with(run));
         self.retry_later(memory, id);
     }
+}
+
+/// Payments and withdrawals are entries of a ledger.
+fn not_configured() -> Problem {
+    Problem::not_implemented(
+        "settlement is not configured; set ledger.url, kms.url and manifest.key",
+    )
 }

@@ -33,7 +33,7 @@ pub(super) fn may_replace(
             return Err(Box::new(errors::quarantined(run.reason.as_ref())));
         }
         // The same inputs have the same manifest, which never pays.
-        RunState::Withdrawn if same && !dry_run => return Err(Box::new(errors::withdrawn())),
+        RunState::Withdrawn if same => return Err(Box::new(errors::withdrawn())),
         RunState::Failed | RunState::Quarantined | RunState::Withdrawn => return Ok(true),
         _ => {}
     }
@@ -54,13 +54,29 @@ pub(super) fn may_replace(
     }
 }
 
-/// Refuses to withdraw a run that has no such manifest, that pays nothing anyway, or that the ledger
-/// has opened as far as this service knows.
+/// Refuses to withdraw a run that [`may_change`] refuses, or that the ledger has opened as far as this
+/// service knows.
 pub(super) fn may_withdraw(run: &Run, commitment: &ContentId) -> Result<(), Box<Problem>> {
+    match run.state {
+        RunState::Withdrawing | RunState::Withdrawn if run.commitment == Some(*commitment) => {
+            Ok(())
+        }
+        _ => {
+            may_change(run, commitment)?;
+            if run.seqs.open_seq.is_some() {
+                return Err(Box::new(errors::epoch_opened()));
+            }
+            Ok(())
+        }
+    }
+}
+
+/// Refuses a decision about a manifest that the run does not have, or that pays nothing anyway.
+pub(super) fn may_change(run: &Run, commitment: &ContentId) -> Result<(), Box<Problem>> {
     let refuse = |problem| Err(Box::new(problem));
     if run.dry_run {
         return refuse(Problem::conflict(
-            "a dry run pays nothing; compute it again live",
+            "a dry run pays nothing; compute the epoch live",
         ));
     }
     let Some(of_run) = &run.commitment else {
@@ -77,8 +93,7 @@ pub(super) fn may_withdraw(run: &Run, commitment: &ContentId) -> Result<(), Box<
     match run.state {
         RunState::Quarantined => refuse(errors::quarantined(run.reason.as_ref())),
         RunState::Failed => refuse(errors::failed(run.reason.as_ref())),
-        RunState::Withdrawing | RunState::Withdrawn => Ok(()),
-        _ if run.seqs.open_seq.is_some() => refuse(errors::epoch_opened()),
+        RunState::Withdrawing | RunState::Withdrawn => refuse(errors::withdrawn()),
         _ => Ok(()),
     }
 }

@@ -118,7 +118,11 @@ impl Scheduler {
                 RunState::Queued | RunState::Computing => {
                     memory.to_compute.insert(run.id());
                 }
-                RunState::Sealed | RunState::Settling | RunState::Held | RunState::Withdrawing => {
+                RunState::Sealed
+                | RunState::Review
+                | RunState::Settling
+                | RunState::Held
+                | RunState::Withdrawing => {
                     self.emit(&mut memory, run);
                 }
                 _ => {}
@@ -321,6 +325,9 @@ impl Scheduler {
             RunAction::Settle => self
                 .want_settlement(memory, &id)
                 .map(|()| Admission::Admitted),
+            RunAction::Approve { commitment, by } => self
+                .want_approval(memory, &id, commitment, by)
+                .map(|()| Admission::Admitted),
             RunAction::Withdraw {
                 commitment,
                 reason,
@@ -378,6 +385,7 @@ impl Scheduler {
             adjusts,
             run_key,
             dry_run,
+            by,
         } = action
         else {
             return Ok(Admission::Admitted);
@@ -406,6 +414,8 @@ impl Scheduler {
             intents: 0,
             seqs: SettlementSeqs::default(),
             withdrawal: None,
+            asked_by: by.clone(),
+            release: None,
             created_at: now,
             updated_at: now,
         };
@@ -530,10 +540,12 @@ impl Scheduler {
                 commitment,
                 totals,
                 intents,
+                approvals,
+                breaches,
             } => {
-                run.state = RunState::Sealed;
                 (run.commitment, run.totals, run.intents) =
                     (Some(*commitment), Some(*totals), *intents);
+                run.seal(*approvals, breaches);
             }
             RunEvent::Quarantined {
                 commitment,
@@ -558,7 +570,7 @@ impl Scheduler {
                 self.retry_later(memory, run.id());
             }
             RunEvent::Signed => {
-                run.state = RunState::Sealed;
+                run.state = run.resting();
                 if run.settle {
                     // Settlement was requested while the emitter was signing.
                     self.emit(memory, run);

@@ -1,6 +1,6 @@
 //! What must hold at the end of a run: the ledger's log pays what the plan says, once, and what operators were told agrees with it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use ron_proto::ledger::{Entry, EntryAnswer, Event};
@@ -37,7 +37,7 @@ struct Paid<'l> {
 }
 
 impl Evidence<'_> {
-    /// How many epochs were paid.
+    /// How many epochs were paid, had a manifest withdrawn, or have nobody to pay.
     pub fn check(&self) -> usize {
         let mut model = Model::default();
         while model.seq() < self.log.len() as u64 {
@@ -45,6 +45,7 @@ impl Evidence<'_> {
             ensure(taken.is_ok(), &format!("{taken:?}"));
         }
         let paid = self.paid();
+        self.is_withdrawn_or_opened(&paid);
         let mut total = 0;
         for (epoch, plan) in self.plan.epochs.iter().enumerate() {
             match paid.get(&plan.id) {
@@ -64,7 +65,41 @@ impl Evidence<'_> {
         for told in self.told {
             self.is_true(told, &paid);
         }
-        paid.len()
+        let mut ended: BTreeSet<&EpochId> = paid.keys().collect();
+        ended.extend(self.withdrawn().map(|(_, epoch, _)| epoch));
+        let epochs = self.plan.epochs.iter().zip(self.ends);
+        let nobody = epochs.filter(|(_, end)| is_without_recipients(end));
+        ended.extend(nobody.map(|(epoch, _)| &epoch.id));
+        ended.len()
+    }
+
+    /// The withdrawals in the log: sequence, epoch, commitment.
+    fn withdrawn(&self) -> impl Iterator<Item = (u64, &EpochId, ContentId)> {
+        let done = |event: &&Event| matches!(event.answer, EntryAnswer::Done { .. });
+        self.log
+            .iter()
+            .filter(done)
+            .filter_map(|event| match &event.entry {
+                Entry::EpochVoid {
+                    epoch, commitment, ..
+                } => Some((event.seq, epoch, *commitment)),
+                _ => None,
+            })
+    }
+
+    /// A manifest that was withdrawn, before or after, opened no epoch, and each was withdrawn once.
+    fn is_withdrawn_or_opened(&self, paid: &BTreeMap<EpochId, Paid<'_>>) {
+        let mut seen = BTreeSet::new();
+        for (seq, epoch, commitment) in self.withdrawn() {
+            let first = seen.insert((epoch, commitment));
+            ensure(first, &format!("{commitment} is withdrawn again at {seq}"));
+            let of = paid.get(epoch);
+            let opened = of.is_some_and(|of| of.opens.iter().any(|o| o.1 == commitment));
+            ensure(
+                !opened,
+                &format!("{commitment} of {epoch} is withdrawn and opened"),
+            );
+        }
     }
 
     /// What was done, by epoch.
@@ -185,9 +220,20 @@ impl Evidence<'_> {
         );
     }
 
-    /// Its end is the refusal of usage that another epoch has paid, or it corrects an epoch that was not paid.
+    /// Its end is the refusal of usage that another epoch has paid, or of a manifest that was withdrawn; or it has no recipients, or
+    /// corrects an epoch that was not paid.
     fn is_not_paid(&self, epoch: usize, others: &BTreeMap<EpochId, Paid<'_>>) {
         let end = &self.ends[epoch];
+        if end.is_withdrawn() {
+            let own = self.plan.manifest(epoch, self.plan.epochs[epoch].inputs);
+            let mut all = self.withdrawn();
+            let is_there = all.any(|(_, _, commitment)| commitment == own.commitment);
+            ensure(is_there, &format!("{:?} was not withdrawn", own.epoch_id));
+            return;
+        }
+        if is_without_recipients(end) {
+            return;
+        }
         if let Answer::Run(run) = end
             && code(run) == "epoch_unknown"
             && run
@@ -226,6 +272,13 @@ impl Evidence<'_> {
             return;
         };
         let of = paid.get(&run.epoch_id);
+        if let Some(seq) = run.settlement.void_seq {
+            let due = run
+                .commitment
+                .map(|commitment| (seq, &run.epoch_id, commitment));
+            let same = self.withdrawn().any(|it| Some(it) == due);
+            ensure(same, &format!("it was not withdrawn: {}", text()));
+        }
         if let Some(seq) = run.settlement.open_seq {
             let same = of.is_some_and(|of| {
                 let due = run.commitment.map(|commitment| (seq, commitment));
@@ -239,4 +292,13 @@ impl Evidence<'_> {
             ensure(same, &format!("it was not closed: {}", text()));
         }
     }
+}
+
+/// Such an epoch never pays.
+fn is_without_recipients(end: &Answer) -> bool {
+    let Answer::Run(run) = end else {
+        return false;
+    };
+    let nobody = run.totals.is_some_and(|totals| totals.recipients == 0);
+    nobody && run.state == RunState::Review
 }

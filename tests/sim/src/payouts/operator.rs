@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use ron_client::{ClientError, Credential, RewarderClient};
 use ron_http::{Call, HttpClient, Method};
 use ron_kernel::Deadline;
-use ron_proto::rewarder::{EpochRun, RunManifest, RunState, SnapshotInfo};
+use ron_proto::rewarder::{EpochRun, RunManifest, RunState, SnapshotInfo, WithdrawRequest};
 use ron_proto::{Amount, ContentId, EpochId};
 use ron_sim::{ensure, time};
 
@@ -43,6 +43,11 @@ impl Answer {
     /// A refusal of a computation: another epoch has paid the usage, or is about to.
     pub fn is_usage_paid(&self) -> bool {
         matches!(self, Self::Refused(409, code, _) if code == "usage_paid")
+    }
+
+    /// A refusal of a computation: its manifest was withdrawn.
+    pub fn is_withdrawn(&self) -> bool {
+        matches!(self, Self::Refused(409, code, _) if code == "epoch_void")
     }
 }
 
@@ -260,6 +265,26 @@ impl Operator {
         self.note(epoch, answer)
     }
 
+    /// Withdraws the manifest that the epoch has at the moment, if it has one. Whether that holds, or an opening that is on its way
+    /// is faster, is for the ledger to say.
+    fn withdraw(&mut self, epoch: usize) {
+        let Answer::Run(run) = self.state(epoch) else {
+            return;
+        };
+        let Some(commitment) = run.commitment else {
+            return;
+        };
+        let plan = self.plan.clone();
+        let request = WithdrawRequest {
+            commitment,
+            reason: format!("operator {}", self.number),
+        };
+        let answer = self.ask("a withdrawal", CALL, |this, by| {
+            this.rewarder.withdraw(&plan.epochs[epoch].id, &request, by)
+        });
+        self.note(epoch, answer);
+    }
+
     pub fn state(&mut self, epoch: usize) -> Answer {
         let plan = self.plan.clone();
         let answer = self.ask("the state", CALL, |this, by| {
@@ -331,7 +356,7 @@ impl Operator {
         if let Ok(proof) = proof
             && proof.manifest.commitment == manifest.commitment
         {
-            let good = leads_to_root(&proof) && proof.manifest == manifest;
+            let good = leads_to_root(&proof) && proof.manifest == *manifest;
             ensure(good, &format!("the proof is wrong: {proof:?}"));
         }
     }
@@ -367,7 +392,7 @@ impl Operator {
         let own = plan.epochs[epoch].inputs;
         let other = below(plan.inputs.len() as u64) as usize;
         let wait = Duration::from_secs(below(3));
-        match below(16) {
+        match below(18) {
             0..=3 => drop(self.compute_from_nothing(epoch, own)),
             4 | 5 => drop(self.compute(epoch, own, false, wait)),
             6 => drop(self.compute_from_nothing(epoch, other)),
@@ -377,6 +402,7 @@ impl Operator {
             10 | 11 => drop(self.settle(epoch)),
             12 => self.list(),
             13 => drop(self.state(epoch)),
+            14 | 15 => self.withdraw(epoch),
             _ => drop(self.read(epoch)),
         }
         time::sleep(ms(below(150)));
@@ -405,7 +431,9 @@ impl Operator {
                     true
                 }
                 Answer::Run(run) => match run.state {
-                    RunState::Settled => return said,
+                    RunState::Settled | RunState::Review => return said,
+                    RunState::Failed if code(run) == "epoch_void" => true,
+                    RunState::Withdrawn => true,
                     RunState::Failed if is_final(run) => return said,
                     RunState::Held if self.waits_for_ever(run) => return said,
                     RunState::Sealed if run.dry_run => true,
@@ -420,7 +448,7 @@ impl Operator {
             if computes {
                 said = self.compute_from_nothing(epoch, own);
             }
-            if said.is_usage_paid() {
+            if said.is_usage_paid() || said.is_withdrawn() {
                 return said;
             }
             let name = &self.plan.epochs[epoch].id;

@@ -74,6 +74,7 @@ impl SqlStore {
         let fresh = db.prepare("SELECT void_seq FROM run").is_err();
         if fresh {
             db.execute_batch(db::SCHEMA_2).expect("the schema");
+            db.execute_batch(db::SCHEMA_3).expect("the schema");
         }
         Self(db)
     }
@@ -257,13 +258,21 @@ pub(super) fn library_in(dir: &Dir) -> Library {
 }
 
 pub(super) fn signed(pool: u128) -> SignedPolicy {
-    let policy = json!({
+    signed_as(&json!({"pool": {"account": "pool:default/test", "amount_minor": pool.to_string()}}))
+}
+
+/// The same with these fields replaced.
+pub(super) fn signed_as(edit: &serde_json::Value) -> SignedPolicy {
+    let mut policy = json!({
         "format": 1, "tenant": "default", "id": "test", "version": 1, "rule_set": "hamilton/1", "asset": "ron",
-        "pool": {"account": "pool:default/test", "amount_minor": pool.to_string()},
+        "pool": {"account": "pool:default/test", "amount_minor": "10000"},
         "metrics": {"m": {"weight": "1", "class": "metering"}},
         "classes_allowed": ["metering"],
         "residual": {"owner": "pool:default/test"}
     });
+    for (field, value) in edit.as_object().expect("an object of replaced fields") {
+        policy[field] = value.clone();
+    }
     let message = policy_message(POLICY_KIND, &ron_proto::jcs::canonicalize(&policy));
     let signature = PolicySig {
         alg: "ed25519".into(),
@@ -327,6 +336,7 @@ pub(super) fn compute(
         ),
         adjusts,
         dry_run,
+        by: "operator".into(),
     }
 }
 

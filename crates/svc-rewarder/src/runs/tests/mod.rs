@@ -11,6 +11,7 @@ mod ledger;
 mod life;
 mod power;
 mod queue;
+mod release;
 mod withdraw;
 
 use std::path::Path;
@@ -306,18 +307,6 @@ fn a_dry_run_never_pays_and_leaves_the_epoch_free() {
     assert_eq!(status(waiting).1["state"], "settled");
     assert_ne!(life.run("e1").commitment, dry_commitment);
     check_paid(&ledger, 40);
-}
-
-#[test]
-fn an_idle_epoch_settles_with_nothing_to_pay() {
-    let root = tempfile::tempdir().expect("a directory");
-    let ledger = SimLedger::new(10_000);
-    let mut life = Life::begin(root.path(), &ledger, true);
-    let ask = inputs(root.path(), "e1", 0, false);
-    let _ = life.ask("e1", ask, false);
-    life.settle_down();
-    assert_eq!(life.run("e1").state, RunState::Settled);
-    assert_eq!(ledger.balance("pool:default/test"), 10_000);
 }
 
 #[test]
