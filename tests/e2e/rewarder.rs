@@ -137,7 +137,11 @@ fn a_run_computed_here_is_verified_here() {
         &["verify", "run", "--unsigned", "--data-dir", data],
     ));
     assert!(said.contains("signed by nobody"), "{said}");
-    ok(&ron(dir, &["prove", "run", "acct:alice"]));
+    let proof = ok(&ron(dir, &["prove", "run", "acct:alice"]));
+    std::fs::write(dir.join("proof.json"), proof).unwrap();
+    let said = ok(&ron(dir, &["verify-proof", "proof.json", "--unsigned"]));
+    assert!(said.contains("acct:alice"), "{said}");
+    explained_and_compared(dir, &compute);
     // With the policy's key alone no data directory is needed.
     let key = read(&fleet.dir().join("verifiers.json"))["policy_public_key"].clone();
     let key = key.as_str().unwrap();
@@ -188,6 +192,52 @@ fn a_run_computed_here_is_verified_here() {
         &[&compute[..], &["--out", "other", "--tenant", "other"]].concat(),
     );
     assert!(why.contains("belongs to tenant default"), "{why}");
+}
+
+/// The run is explained, and compared with another one.
+fn explained_and_compared(dir: &Path, compute: &[&str]) {
+    let said = ok(&ron(dir, &["explain", "run", "acct:alice"]));
+    assert!(said.contains("smoothing_pool 3 x 40"), "{said}");
+    assert!(said.contains("the account cap"), "{said}");
+    let json = ok(&ron(dir, &["explain", "run", "acct:nobody", "--json"]));
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(
+        (&json["unpaid"], &json["paid_minor"]),
+        (&"no_usage".into(), &"0".into())
+    );
+    let usage = "account,metric,amount\nacct:alice,smoothing_pool,1\nacct:carla,smoothing_pool,1\n";
+    std::fs::write(dir.join("usage.csv"), usage).unwrap();
+    ok(&ron(dir, &["import", "usage.csv", "--out", "other.sealed"]));
+    let mut other = compute.to_vec();
+    other[3] = "other.sealed";
+    other.extend(["--out", "run-2"]);
+    ok(&ron(dir, &other));
+    let files = ["--csv", "diff.csv", "--svg", "diff.svg"];
+    let diff = [&["diff", "run", "run-2", "--json"][..], &files].concat();
+    let diff: Value = serde_json::from_str(&ok(&ron(dir, &diff))).unwrap();
+    let of = |kind: &str| {
+        (
+            diff["changes"][kind]["accounts"].as_u64(),
+            diff["changes"][kind]["minor"].as_str().map(str::to_owned),
+        )
+    };
+    // The policy's account cap holds all of them.
+    let cap = || Some("2500000000000000000".to_owned());
+    for kind in ["appeared", "left", "same"] {
+        assert_eq!(of(kind), (Some(1), cap()), "{kind}");
+    }
+    assert_eq!(of("lowered"), (Some(0), Some("0".to_owned())));
+    assert_eq!(diff["largest"][1]["account"], "acct:carla");
+    let rows = std::fs::read_to_string(dir.join("diff.csv")).unwrap();
+    let due = "account,before_minor,after_minor,change_minor\n\
+               acct:bob,2500000000000000000,0,-2500000000000000000\n\
+               acct:carla,0,2500000000000000000,2500000000000000000\n";
+    assert_eq!(rows, due);
+    let svg = std::fs::read_to_string(dir.join("diff.svg")).unwrap();
+    assert_eq!(svg.matches("<circle").count(), 3);
+    assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
+    let same = ok(&ron(dir, &["diff", "run", "run"]));
+    assert!(same.contains("same"), "{same}");
 }
 
 fn read(path: &Path) -> Value {

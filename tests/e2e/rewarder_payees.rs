@@ -50,7 +50,7 @@ fn routes(fleet: &Fleet) -> Vec<(Method, String)> {
         }
     }
     found.retain(|(_, path)| path.starts_with("/rewarder/"));
-    assert!(found.len() >= 14, "{found:?}");
+    assert!(found.len() >= 17, "{found:?}");
     found
 }
 
@@ -88,6 +88,34 @@ fn a_payee_reads_its_own_part_and_proves_it_offline() {
     let url = format!("{base}/rewarder/epochs/payees%3A1/proof/acct%3Aalice");
     let proof = fleet.get(&url, Some(&alice));
     let doc = json(&proof, 200);
+    let url = format!("{base}/rewarder/epochs/payees%3A1/explain/acct%3Aalice");
+    let why = json(&fleet.get(&url, Some(&alice)), 200);
+    assert_eq!(why["paid_minor"], doc["payout"]["amount_minor"]);
+    assert_eq!(why["commitment"], doc["manifest"]["commitment"]);
+    assert_eq!(why["metrics"][0]["amount"], "3");
+    let run = fleet
+        .dir()
+        .join("svc-rewarder/data/runs/tenant-default/epoch-payees:1");
+    let offline = fleet.ron(&[
+        "rewarder",
+        "explain",
+        run.to_str().unwrap(),
+        "acct:alice",
+        "--json",
+    ]);
+    let offline: Value = serde_json::from_str(&ok(&offline)).unwrap();
+    assert_eq!(offline, why, "here and there the same");
+    let remote = ok(&fleet.ron(&["rewarder", "explain", "payees:1", "acct:alice", "--json"]));
+    assert_eq!(serde_json::from_str::<Value>(&remote).unwrap(), why);
+    let diff = ok(&fleet.ron(&[
+        "rewarder",
+        "diff",
+        "payees:1",
+        run.to_str().unwrap(),
+        "--json",
+    ]));
+    let diff: Value = serde_json::from_str(&diff).unwrap();
+    assert_eq!(diff["changes"]["same"]["accounts"], 2);
     // Everybody who may read the run finds the signatures beside the manifest.
     let operator = fleet.token("svc-rewarder", None);
     let url = format!("{base}/rewarder/epochs/payees%3A1/signatures");

@@ -7,7 +7,8 @@ use ron_http::{HttpClient, Method};
 use ron_kernel::Deadline;
 use ron_proto::rewarder::{
     ApproveRequest, ComputeRequest, EpochList, EpochRun, ImportKind, ManifestSignatures,
-    PayoutPage, PayoutProof, PolicyId, PolicyStored, SignedPolicy, SnapshotInfo, WithdrawRequest,
+    PayoutExplanation, PayoutPage, PayoutProof, PolicyId, PolicyStored, SignedPolicy, SnapshotInfo,
+    WithdrawRequest,
 };
 use ron_proto::{Account, ContentId, EpochId};
 use serde::de::DeserializeOwned;
@@ -188,6 +189,20 @@ impl RewarderClient {
         let account = encode(account.as_str());
         self.0
             .get(&format!("{}/proof/{account}", epoch_path(epoch)), deadline)
+    }
+
+    /// Why an account gets what it gets.
+    pub fn explain(
+        &self,
+        epoch: &EpochId,
+        account: &Account,
+        deadline: Deadline,
+    ) -> Result<PayoutExplanation, ClientError> {
+        let account = encode(account.as_str());
+        self.0.get(
+            &format!("{}/explain/{account}", epoch_path(epoch)),
+            deadline,
+        )
     }
 
     /// The manifest of an epoch, exactly as it was signed.

@@ -882,6 +882,107 @@ pub struct PayoutProof {
     pub signatures: Vec<ManifestSig>,
 }
 
+/// Why an account gets no share of an epoch.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum UnpaidReason {
+    /// The snapshot has no usage of the account.
+    NoUsage,
+    /// The policy excludes the account by name.
+    Excluded,
+    /// The account begins with none of the policy's prefixes.
+    OtherPrefix,
+    /// The account has less of a metric than the policy demands.
+    BelowRequired,
+    /// Its usage is of the class `analytics_only`, which never pays.
+    AnalyticsOnly,
+    /// All metrics that it used have weight 0.
+    NoWeight,
+    /// A cap of 0 on the category, or nothing left beside capped categories.
+    CategoryCapped,
+    /// Its share is less than one minor unit, and it got none of the units that were left over.
+    BelowOne,
+    /// Its share is below the minimum payout and went to the residual.
+    BelowMinimum,
+}
+
+/// One metric of an account's usage, as the policy weighs it.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ExplainedMetric {
+    /// Name of the metric.
+    pub metric: Metric,
+    /// What the snapshot has of it for the account.
+    pub amount: Amount,
+    /// Weight units per unit of the metric.
+    pub weight: Ratio,
+    /// The evidence class of the metric's events.
+    pub class: EventClass,
+    /// The capped category that it belongs to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub category: Option<Purpose>,
+    /// True if the cap of its category bit in this epoch, so that it weighs less than the policy's
+    /// weight says.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub category_capped: bool,
+}
+
+/// Whether an account got one of the minor units that the floors of all shares left over.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RemainderUnit {
+    /// Its remainder was not among the largest.
+    No,
+    /// Its remainder was among the largest.
+    Yes,
+    /// Its remainder was equal to the smallest of the largest, where the byte order of accounts
+    /// decides, and its share is below the minimum payout either way.
+    Tied,
+}
+
+/// Why an account got what it got: `floor(weight x split_minor / split_weight)`, or the account cap, and
+/// at most one unit more. Recomputed from the sealed inputs. Response of
+/// `GET /rewarder/epochs/{id}/explain/{account}` and output of `ron rewarder explain`.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PayoutExplanation {
+    /// Tenant of the epoch.
+    pub tenant: Tenant,
+    /// Id of the epoch.
+    pub epoch_id: EpochId,
+    /// Commitment of the manifest.
+    pub commitment: ContentId,
+    /// The account.
+    pub account: Account,
+    /// Asset that is paid.
+    pub asset: Asset,
+    /// What its share pays, in minor units; 0 if nothing.
+    pub paid_minor: Amount,
+    /// Why nothing, if nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unpaid: Option<UnpaidReason>,
+    /// The residual of the epoch, in minor units, where this account is paid it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub residual_minor: Option<Amount>,
+    /// Its usage, by metric; metrics of which it has nothing are left out.
+    pub metrics: Vec<ExplainedMetric>,
+    /// The weight of its usage, a whole number in decimal: the metrics over a common denominator, as
+    /// category caps shape them. 0 for an account that takes no part.
+    pub weight: String,
+    /// The weight of all accounts that no account cap holds, in the same unit.
+    pub split_weight: String,
+    /// The minor units that those accounts split.
+    pub split_minor: Amount,
+    /// True if the account cap bit: it gets the cap, and the excess went to others.
+    pub account_capped: bool,
+    /// Its share rounded down, in minor units.
+    pub floor_minor: Amount,
+    /// Whether it got one of the units left over.
+    pub remainder_unit: RemainderUnit,
+    /// The minimum payout of the policy, in minor units.
+    pub min_payout_minor: Amount,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -53,6 +53,11 @@ pub(crate) const MIGRATIONS: &[Migration] = &[
         name: "approvals",
         sql: db::SCHEMA_3,
     },
+    Migration {
+        version: 4,
+        name: "accounts",
+        sql: db::SCHEMA_4,
+    },
 ];
 
 impl RunStore for Store {
@@ -155,22 +160,14 @@ fn assemble(
     sweep_spool(root).map_err(StartError::failed)?;
     let scratch = Scratch::open(root.join("intake")).map_err(StartError::failed)?;
     spawn_intake(chassis, settings, &library, &scratch, &queues);
-    let origin = origin(chassis, settings)?;
-    let fetches = origin.is_some();
-    let worker = Worker {
-        library: library.clone(),
-        origin,
-        scratch: scratch.clone(),
-        spool: root.join("spool"),
-        pool: calc_pool(&chassis.sup, settings)?,
-        work: queues.work.1.clone(),
-        results: queues.results.0.clone(),
-        updates: queues.updates.0.clone(),
-        clock: chassis.clock.clone(),
-        metrics: metrics.clone(),
-    };
-    let body = move |ctx: &ThreadCtx| worker.run(ctx);
-    chassis.sup.spawn_pool(&WORK, settings.keys.jobs, body);
+    let fetches = spawn_workers(
+        chassis,
+        settings,
+        root,
+        (&library, &scratch),
+        &queues,
+        &metrics,
+    )?;
     let can_settle = emitter.is_some();
     spawn_writer(
         chassis, settings, &library, root, &registry, &queues, &metrics,
@@ -202,10 +199,39 @@ fn assemble(
         uploads: scratch.dir().clone(),
         disk_of_handlers,
         fetches,
+        explained: Arc::default(),
         auth,
         clock: chassis.clock.clone(),
         snapshot_bytes_max: settings.keys.snapshot_bytes_max.0,
     })
+}
+
+/// Starts the compute workers; whether they can fetch snapshots.
+fn spawn_workers(
+    chassis: &Chassis,
+    settings: &Settings,
+    root: &Dir,
+    (library, scratch): (&Library, &Scratch),
+    queues: &Queues,
+    metrics: &Metrics,
+) -> Result<bool, StartError> {
+    let origin = origin(chassis, settings)?;
+    let fetches = origin.is_some();
+    let worker = Worker {
+        library: library.clone(),
+        origin,
+        scratch: scratch.clone(),
+        spool: root.join("spool"),
+        pool: calc_pool(&chassis.sup, settings)?,
+        work: queues.work.1.clone(),
+        results: queues.results.0.clone(),
+        updates: queues.updates.0.clone(),
+        clock: chassis.clock.clone(),
+        metrics: metrics.clone(),
+    };
+    let body = move |ctx: &ThreadCtx| worker.run(ctx);
+    chassis.sup.spawn_pool(&WORK, settings.keys.jobs, body);
+    Ok(fetches)
 }
 
 /// Reports a failed store to readiness and metrics.

@@ -146,12 +146,18 @@ pub static L_CALC: LockSpec = LockSpec {
     guards: "rayon thread starters until a rew-calc thread takes one",
 };
 
+pub static L_EXPLAINED: LockSpec = LockSpec {
+    name: "explained",
+    rank: 40,
+    guards: "the epochs that were planned again lately, for explanations",
+};
+
 pub static TOPOLOGY: Topology = ron_service::topology! {
     service: "svc-rewarder",
     prefix: "rew",
     threads: [IMPORT, SCHED, WORK, CALC, ARTIFACT, EMIT],
     queues: [Q_IMPORTS, Q_WORK_REQ, Q_WORK, Q_RESULTS, Q_INTENTS, Q_UPDATES],
-    locks: [L_RUNS, L_CALC],
+    locks: [L_RUNS, L_CALC, L_EXPLAINED],
 };
 
 #[cfg(test)]

@@ -1,7 +1,10 @@
 //! `ron rewarder`: seals usage, computes epochs locally or in the running service, settles,
-//! approves and withdraws them, exports, plots, verifies and proves.
+//! approves and withdraws them, exports, plots, explains, compares,
+//! verifies and proves.
 
 mod compute;
+mod diff;
+mod explain;
 mod export;
 mod import;
 mod plot;
@@ -20,6 +23,7 @@ use crate::check;
                   ron rewarder compute 2026-11 --snapshot usage.sealed --policy reward.json --out run\n  \
                   ron rewarder verify run --unsigned\n  ron rewarder prove run acct:alice > proof.json\n  \
                   ron rewarder verify-proof proof.json --unsigned\n  \
+                  ron rewarder explain run acct:alice\n  ron rewarder diff run-before run\n  \
                   ron rewarder plot --out epochs.svg"
 )]
 pub struct RewarderArgs {
@@ -34,6 +38,8 @@ enum Command {
     Settle(compute::SettleArgs),
     Approve(release::ApproveArgs),
     Withdraw(release::WithdrawArgs),
+    Explain(explain::ExplainArgs),
+    Diff(diff::DiffArgs),
     Export(export::ExportArgs),
     Plot(plot::PlotArgs),
     #[command(flatten)]
@@ -47,6 +53,8 @@ pub fn run(args: RewarderArgs) -> Result<(), String> {
         Command::Settle(args) => compute::settle(&args),
         Command::Approve(args) => release::approve(&args),
         Command::Withdraw(args) => release::withdraw(&args),
+        Command::Explain(args) => explain::run(&args),
+        Command::Diff(args) => diff::run(&args),
         Command::Export(args) => export::run(&args),
         Command::Plot(args) => plot::run(&args),
         Command::Check(command) => check::rewarder(command),

@@ -321,15 +321,19 @@ fn signatures(api: &Api, request: &Request) -> Result<Response, Problem> {
     Ok(Response::json(200, &answer))
 }
 
+/// The problem of a run that has no payouts.
+pub(super) fn quarantined(api: &Api, request: &Request) -> Result<Problem, Problem> {
+    let run = entry(api, request)?.run;
+    Ok(errors::quarantined(run.reason.as_ref()))
+}
+
 /// The payouts of a run that was not quarantined.
 pub(super) fn reader(api: &Api, request: &Request) -> Result<Reader, Problem> {
     inline::here();
     let dir = sealed(api, request)?;
     let manifest = verify::read_manifest(&dir).map_err(|error| damaged(&error))?;
     if manifest.payouts.is_none() {
-        return Err(errors::quarantined(
-            entry(api, request)?.run.reason.as_ref(),
-        ));
+        return Err(quarantined(api, request)?);
     }
     Reader::with(&dir, manifest).map_err(|error| damaged(&error))
 }

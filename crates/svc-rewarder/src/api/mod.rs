@@ -1,6 +1,7 @@
 //! The HTTP API: one file per resource.
 
 pub mod epochs;
+pub mod explained;
 pub mod payees;
 pub mod policies;
 pub mod snapshots;
@@ -14,6 +15,7 @@ use ron_kernel::{DiskWatches, Sender, SharedClock};
 use ron_proto::problem::Problem;
 use ron_proto::values::{Account, ValueError};
 
+use self::explained::Explained;
 use crate::intake::Task;
 use crate::library::Library;
 use crate::runs::RunRequest;
@@ -36,6 +38,8 @@ pub struct Api {
     pub disk_of_handlers: DiskWatches,
     /// Whether the service can fetch snapshots that the library does not have.
     pub fetches: bool,
+    /// Plans of epochs whose payouts were explained.
+    pub explained: Arc<Explained>,
     /// Counts refusals by caveats.
     pub auth: Arc<RonAuthorizer>,
     pub clock: SharedClock,

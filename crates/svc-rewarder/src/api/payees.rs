@@ -1,16 +1,19 @@
-//! What a payee reads of an epoch, with a token that may be limited to its account: payout and proof.
+//! What a payee reads of an epoch, with a token that may be limited to its account: payout, proof and
+//! explanation.
 
 use std::sync::Arc;
 
 use ron_http::{Request, Response, Route};
 use ron_proto::problem::Problem;
-use ron_proto::rewarder::{Payout, PayoutProof};
+use ron_proto::rewarder::{Payout, PayoutExplanation, PayoutProof};
 use ron_proto::values::Account;
 
-use super::epochs::{READ, damaged, reader, sealed};
+use super::epochs::{READ, damaged, quarantined, reader, sealed};
+use super::explained::NoPlan;
 use super::{Api, Concern, param};
 use crate::inline;
 use crate::manifest::reader::{ProveError, prove};
+use crate::manifest::verify;
 
 pub fn routes(api: &Arc<Api>) -> Vec<Route> {
     let get = |path, answer: fn(&Api, &Request, &Account) -> Result<Response, Problem>| {
@@ -32,6 +35,10 @@ pub fn routes(api: &Arc<Api>) -> Vec<Route> {
             .summary("Proof of an account's payout and of the total, up to the signed manifest.")
             .returns::<PayoutProof>(200)
             .errors(&[400, 404, 409]),
+        get("/rewarder/epochs/{id}/explain/{account}", explain)
+            .summary("Why an account gets what it gets, recomputed from the sealed inputs.")
+            .returns::<PayoutExplanation>(200)
+            .errors(&[400, 404, 409, 429]),
     ]
 }
 
@@ -50,6 +57,22 @@ fn proof(api: &Api, request: &Request, account: &Account) -> Result<Response, Pr
         Err(ProveError::NotPaid) => Err(not_paid()),
         Err(ProveError::Dir(error)) => Err(damaged(&error)),
     }
+}
+
+fn explain(api: &Api, request: &Request, account: &Account) -> Result<Response, Problem> {
+    inline::here();
+    let dir = sealed(api, request)?;
+    let manifest = verify::read_manifest(&dir).map_err(|error| damaged(&error))?;
+    if manifest.payouts.is_none() {
+        return Err(quarantined(api, request)?);
+    }
+    let plan = match api.explained.plan(&dir, manifest.commitment) {
+        Ok(plan) => plan,
+        Err(NoPlan::Busy) => return Err(Problem::busy(1)),
+        Err(NoPlan::Damaged(error)) => return Err(damaged(&error)),
+    };
+    let explained = plan.explain(account).map_err(|error| damaged(&error))?;
+    Ok(Response::json(200, &explained))
 }
 
 fn not_paid() -> Problem {

@@ -47,6 +47,23 @@ struct Cut<const B: usize, const L: usize> {
     ties: u64,
 }
 
+/// The share of one row before ties are resolved, with what it is computed from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Whole numbers in decimal, over one denominator.
+    pub weight: String,
+    /// The weight of the rows that no cap binds.
+    pub split_weight: String,
+    /// What these rows split, in minor units.
+    pub split: u128,
+    /// The account cap binds the row.
+    pub capped: bool,
+    /// The exact share rounded down, or the cap.
+    pub floor: u128,
+    /// Greater: it gets a unit more. Equal: its remainder ties, and the row order decides.
+    pub unit: std::cmp::Ordering,
+}
+
 /// The plan of a split: enough to compute any row's share from the row alone, except for ties.
 #[derive(Clone, Debug)]
 pub(super) struct Split<const B: usize, const L: usize> {
@@ -210,6 +227,32 @@ impl<const B: usize, const L: usize> Split<B, L> {
             }
         }
         Ok(shares)
+    }
+
+    /// The share of one row, with what it is computed from.
+    pub(super) fn part(&self, block: &Block<'_>, at: usize) -> Result<Part, Stop> {
+        let weight = self.weigher.weight(block, at);
+        let capped = self
+            .bound
+            .as_ref()
+            .is_some_and(|bound| weight.wrapping_mul(bound.left) > bound.limit);
+        let (floor, remainder) = if weight.is_zero() || (self.rest.is_zero() && !capped) {
+            (0, Uint::ZERO)
+        } else {
+            self.exact(weight)?
+        };
+        let unit = match &self.cut {
+            Some(cut) if !remainder.is_zero() => remainder.cmp(&cut.above),
+            _ => std::cmp::Ordering::Less,
+        };
+        Ok(Part {
+            weight: weight.to_string(),
+            split_weight: self.rest.to_string(),
+            split: self.left,
+            capped,
+            floor,
+            unit,
+        })
     }
 
     /// Number of ties that earn a unit.

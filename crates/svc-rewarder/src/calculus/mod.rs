@@ -32,7 +32,8 @@ use ruint::aliases::{U256, U512, U1024};
 use apportion::Raw;
 use weights::Weigher;
 
-pub use rules::{RuleError, Rules, check_policy};
+pub use apportion::Part;
+pub use rules::{Barred, RuleError, Rules, check_policy};
 pub(crate) use usage::trim;
 pub use usage::{Block, Usage};
 
@@ -113,6 +114,8 @@ pub struct Sums {
 pub struct Plan {
     split: Split,
     rules: Arc<Rules>,
+    /// Which categories are capped, as in `Shaped`; empty if no category is.
+    capped: Vec<bool>,
 }
 
 /// The narrowest integers in which every product of a weight and the pool is exact.
@@ -129,6 +132,14 @@ impl Split {
             Self::Narrow(split) => split.shares(block),
             Self::Middle(split) => split.shares(block),
             Self::Wide(split) => split.shares(block),
+        }
+    }
+
+    fn part(&self, block: &Block<'_>, at: usize) -> Result<Part, Stop> {
+        match self {
+            Self::Narrow(split) => split.part(block, at),
+            Self::Middle(split) => split.part(block, at),
+            Self::Wide(split) => split.part(block, at),
         }
     }
 
@@ -152,6 +163,7 @@ pub fn plan<U: Usage>(usage: &U, rules: &Rules, watch: &impl Watch) -> Result<Pl
         RuleSet::Hamilton1 => true,
         RuleSet::Floor1 => false,
     };
+    let mut capped = Vec::new();
     let split = match weights::categories(usage, &rules)? {
         None => {
             let factors: Vec<U256> = rules.factors().map(U256::from).collect();
@@ -170,12 +182,17 @@ pub fn plan<U: Usage>(usage: &U, rules: &Rules, watch: &impl Watch) -> Result<Pl
         }
         Some(shaped) => {
             let (weigher, pool) = (Weigher::new(&rules, &shaped.factors)?, shaped.pool);
+            capped = shaped.capped;
             let total = weigher.total(usage, watch)?;
             let split = apportion::Split::plan(usage, weigher, total, pool, cap, hand_out, watch)?;
             Split::Wide(Box::new(split))
         }
     };
-    Ok(Plan { split, rules })
+    Ok(Plan {
+        split,
+        rules,
+        capped,
+    })
 }
 
 /// Blocks computed side by side before their shares are handed over in order. Bounds memory.
@@ -292,6 +309,26 @@ impl Plan {
         }
         visit(&ready)?;
         books.close()
+    }
+
+    /// The share of row `at` of a block, with what it is computed from.
+    pub fn part(&self, block: &Block<'_>, at: usize) -> Result<Part, Stop> {
+        self.split.part(block, at)
+    }
+
+    /// Why the account of a row takes no part, if it takes none.
+    pub fn barred(&self, block: &Block<'_>, at: usize) -> Option<Barred> {
+        self.rules.barred(block, at)
+    }
+
+    /// Whether the cap of a metric's category bit; metrics are in the order of the usage.
+    pub fn category_capped(&self, metric: usize) -> bool {
+        let category = self
+            .rules
+            .metrics
+            .get(metric)
+            .map_or(0, |rule| rule.category);
+        category > 0 && self.capped.get(category).copied().unwrap_or(false)
     }
 
     fn window<'a, U: Usage>(

@@ -36,6 +36,17 @@ pub(super) struct MetricFactor {
     pub category: usize,
 }
 
+/// Why an account takes no part in an epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Barred {
+    /// The policy excludes it by name.
+    Excluded,
+    /// It begins with none of the prefixes.
+    OtherPrefix,
+    /// It has less of a metric than is demanded.
+    BelowRequired,
+}
+
 /// The part of a policy that [`super::plan`] needs, in the usage's metric order.
 #[derive(Clone, Debug)]
 pub struct Rules {
@@ -275,13 +286,18 @@ impl Rules {
         if self.exclude.is_empty() && self.prefixes.is_empty() && self.minimum.is_empty() {
             return true;
         }
+        self.barred(block, at).is_none()
+    }
+
+    /// The rule by which the account of a block's row takes no part.
+    pub(super) fn barred(&self, block: &Block<'_>, at: usize) -> Option<Barred> {
         let account = block.account(at);
         if self
             .exclude
             .binary_search_by(|other| other.as_slice().cmp(account))
             .is_ok()
         {
-            return false;
+            return Some(Barred::Excluded);
         }
         if !self.prefixes.is_empty() {
             // No prefix is a prefix of another, so only the last prefix not above the account can
@@ -290,12 +306,13 @@ impl Rules {
                 .prefixes
                 .partition_point(|prefix| prefix.as_slice() <= account);
             if above == 0 || !account.starts_with(&self.prefixes[above - 1]) {
-                return false;
+                return Some(Barred::OtherPrefix);
             }
         }
-        self.minimum
-            .iter()
-            .all(|(metric, least)| metric.map_or(0, |metric| block.amount(at, metric)) >= *least)
+        let has_least = |(metric, least): &(Option<usize>, u128)| {
+            metric.map_or(0, |metric| block.amount(at, metric)) >= *least
+        };
+        (!self.minimum.iter().all(has_least)).then_some(Barred::BelowRequired)
     }
 }
 

@@ -15,6 +15,8 @@ pub(super) struct Shaped {
     pub factors: Vec<Wide>,
     /// The whole pool, or less when every category with activity is capped.
     pub pool: u128,
+    /// Which categories are capped; index 0 is that of the metrics without one.
+    pub capped: Vec<bool>,
 }
 
 /// Weighs rows: the sum over metrics of amount times factor, and zero for an account that is not
@@ -225,5 +227,9 @@ fn shape(
     } else {
         rules.pool
     };
-    Ok(Shaped { factors, pool })
+    Ok(Shaped {
+        factors,
+        pool,
+        capped: capped.to_vec(),
+    })
 }

@@ -4,6 +4,7 @@
 //! time, on the ledger or on the state of the run.
 
 pub mod dir;
+pub mod explain;
 #[cfg(feature = "parquet")]
 pub mod export;
 pub mod reader;
@@ -291,6 +292,8 @@ fn assemble(
     manifest
 }
 
+#[cfg(test)]
+mod explain_tests;
 #[cfg(test)]
 mod laws_tests;
 #[cfg(test)]

@@ -127,6 +127,15 @@ impl Reader {
         Ok(rows.into_iter().next())
     }
 
+    /// The record of the residual's owner, if it is paid out.
+    pub fn residual(&self) -> Result<Option<Payout>, VerifyError> {
+        if !self.table.residual_row() {
+            return Ok(None);
+        }
+        let last = self.len().saturating_sub(1);
+        Ok(self.range(last, last + 1)?.into_iter().next())
+    }
+
     /// The proof of `account`'s payout.
     pub fn prove(&self, account: &Account) -> Result<PayoutProof, ProveError> {
         let found = self.table.find(account);

@@ -118,6 +118,7 @@ impl ArtifactWriter {
         RunEvent::Sealed {
             commitment,
             totals,
+            accounts: computed.manifest.inputs.accounts,
             intents,
             approvals: release.approvals,
             breaches,

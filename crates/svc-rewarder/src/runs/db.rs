@@ -50,9 +50,12 @@ ALTER TABLE run ADD COLUMN asked_by TEXT NOT NULL DEFAULT '';
 ALTER TABLE run ADD COLUMN release TEXT;
 ";
 
+/// Accounts of the snapshot, as the fourth migration.
+pub const SCHEMA_4: &str = "ALTER TABLE run ADD COLUMN accounts INTEGER NOT NULL DEFAULT 0;";
+
 const PUT: &str = "
 INSERT OR REPLACE INTO run VALUES
-(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28)
+(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28, ?29)
 ";
 
 /// Inserts or replaces a run. `computing` is stored as `queued`: after a crash the run has to be
@@ -98,6 +101,7 @@ pub fn put(connection: &Connection, run: &Run) -> rusqlite::Result<()> {
         run.withdrawal.as_ref().map(|it| int(it.at.0)),
         run.asked_by,
         release,
+        int(run.accounts),
     ])?;
     Ok(())
 }
@@ -143,6 +147,7 @@ fn read(row: &Row<'_>) -> rusqlite::Result<Run> {
         withdrawal: withdrawal(row)?,
         asked_by: row.get(26)?,
         release: release(row)?,
+        accounts: count(row, 28)?,
     })
 }
 
@@ -234,6 +239,7 @@ mod tests {
             reason: None,
             commitment: None,
             totals: None,
+            accounts: 0,
             intents: 0,
             seqs: SettlementSeqs::default(),
             withdrawal: None,
@@ -266,6 +272,7 @@ mod tests {
         db.execute_batch(SCHEMA_1).expect("the schema");
         db.execute_batch(SCHEMA_2).expect("the schema");
         db.execute_batch(SCHEMA_3).expect("the schema");
+        db.execute_batch(SCHEMA_4).expect("the schema");
         let mut full = run("b");
         full.state = RunState::Held;
         full.adjusts = Some("a".parse().expect("an epoch"));
@@ -277,6 +284,7 @@ mod tests {
             residual_minor: Amount(u128::MAX - 1),
             recipients: 7,
         });
+        full.accounts = 9;
         full.intents = 8;
         full.seqs = SettlementSeqs {
             open_seq: Some(9),

@@ -61,6 +61,8 @@ pub struct Run {
     pub commitment: Option<ContentId>,
     /// The manifest's totals, once computed.
     pub totals: Option<RunTotals>,
+    /// Accounts of the snapshot, once computed.
+    pub accounts: u64,
     /// Rows of the payout table, once computed.
     pub intents: u64,
     /// Positions in the ledger, once settlement has begun or the manifest is withdrawn.
@@ -219,6 +221,8 @@ pub enum RunEvent {
     Sealed {
         commitment: ContentId,
         totals: RunTotals,
+        /// Accounts of the snapshot.
+        accounts: u64,
         /// Rows of the payout table.
         intents: u64,
         /// Number of approvals that the policy asks for.

@@ -29,6 +29,13 @@ impl Progress {
         self.shares.store(0, Ordering::Relaxed);
     }
 
+    /// Everything of `rows` accounts was computed, by this process or one before.
+    pub fn computed(&self, rows: u64) {
+        for counter in [&self.rows_total, &self.rows_read, &self.shares] {
+            counter.store(rows, Ordering::Relaxed);
+        }
+    }
+
     /// The payout table has `intents` rows.
     pub fn sealed(&self, intents: u64) {
         self.intents_total.store(intents, Ordering::Relaxed);

@@ -69,6 +69,7 @@ impl Registry {
         for run in runs {
             let progress = Progress::default();
             if run.commitment.is_some() {
+                progress.computed(run.accounts);
                 progress.sealed(run.intents);
             }
             if run.state == RunState::Settled {

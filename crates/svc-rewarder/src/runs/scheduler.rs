@@ -411,6 +411,7 @@ impl Scheduler {
             reason: None,
             commitment: None,
             totals: None,
+            accounts: 0,
             intents: 0,
             seqs: SettlementSeqs::default(),
             withdrawal: None,
@@ -539,12 +540,13 @@ impl Scheduler {
             RunEvent::Sealed {
                 commitment,
                 totals,
+                accounts,
                 intents,
                 approvals,
                 breaches,
             } => {
-                (run.commitment, run.totals, run.intents) =
-                    (Some(*commitment), Some(*totals), *intents);
+                (run.commitment, run.totals) = (Some(*commitment), Some(*totals));
+                (run.accounts, run.intents) = (*accounts, *intents);
                 run.seal(*approvals, breaches);
             }
             RunEvent::Quarantined {

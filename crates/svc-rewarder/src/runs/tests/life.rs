@@ -75,6 +75,7 @@ impl SqlStore {
         if fresh {
             db.execute_batch(db::SCHEMA_2).expect("the schema");
             db.execute_batch(db::SCHEMA_3).expect("the schema");
+            db.execute_batch(db::SCHEMA_4).expect("the schema");
         }
         Self(db)
     }

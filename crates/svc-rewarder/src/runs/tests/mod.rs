@@ -70,10 +70,16 @@ fn a_run_goes_from_request_to_settled() {
     assert_eq!(body["progress"]["intents_settled"], recipients);
     check_paid(&ledger, usize::try_from(recipients).expect("few"));
     assert_eq!(
-        status(life.ask("e1", ask, false)).0,
+        status(life.ask("e1", ask.clone(), false)).0,
         200,
         "at once if it exists"
     );
+    // Progress is the same after a restart.
+    drop(life);
+    let mut life = Life::begin(root.path(), &ledger, true);
+    let (_, again) = status(life.ask("e1", ask, false));
+    assert_eq!(again["progress"], body["progress"]);
+    assert_eq!(again["progress"]["rows_read"], 2_500);
     let other = inputs(root.path(), "e1", 3, false);
     let (code, body) = status(life.ask("e1", other, false));
     assert_eq!((code, body["code"].as_str()), (409, Some("epoch_conflict")));
