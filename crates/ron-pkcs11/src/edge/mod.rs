@@ -20,6 +20,6 @@ use cryptoki_sys::{CK_FUNCTION_LIST, CK_RV};
 #[allow(non_snake_case)]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn C_GetFunctionList(list: *mut *mut CK_FUNCTION_LIST) -> CK_RV {
-    // SAFETY: the caller's. The table itself is only read; that its type is not const is the standard's.
+    // SAFETY: required of the caller. The table itself is only read; that its type is not const is the standard's.
     raw::guarded(|| unsafe { raw::put(list, (&raw const list::LIST).cast_mut()) })
 }

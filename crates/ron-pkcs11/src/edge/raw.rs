@@ -67,7 +67,7 @@ pub unsafe fn room_for<'a, T>(
     start: *mut T,
     count: CK_ULONG,
 ) -> Result<&'a mut [MaybeUninit<T>], Rv> {
-    // SAFETY: the caller's, and room for values needs no values in it.
+    // SAFETY: required of the caller; room for values needs no values in it.
     unsafe { values(start.cast::<MaybeUninit<T>>(), count)? };
     if count == 0 {
         return Ok(&mut []);
@@ -81,7 +81,7 @@ pub unsafe fn room_for<'a, T>(
 /// # Safety
 /// The contract holds for `start` and `count` until the call returns.
 pub unsafe fn zeroed<'a>(start: *mut u8, count: CK_ULONG) -> Result<&'a mut [u8], Rv> {
-    // SAFETY: the caller's.
+    // SAFETY: required of the caller.
     let room = unsafe { room_for(start, count)? };
     for place in &mut *room {
         place.write(0);
@@ -116,7 +116,7 @@ pub unsafe fn mechanism<'a>(
         return Err(Rv(CKR_ARGUMENTS_BAD));
     }
     let (start, length) = (mechanism.pParameter.cast::<u8>(), mechanism.ulParameterLen);
-    // SAFETY: the caller's; any bytes are bytes.
+    // SAFETY: required of the caller; any bytes are bytes.
     Ok((mechanism.mechanism, unsafe { values(start, length)? }))
 }
 
@@ -131,13 +131,13 @@ pub unsafe fn template(
     if count > ATTRIBUTES_MAX {
         return Err(Rv(CKR_ARGUMENTS_BAD));
     }
-    // SAFETY: the caller's.
+    // SAFETY: required of the caller.
     let attributes = unsafe { values(start, count)? };
     let copy = |attribute: &CK_ATTRIBUTE| {
         if attribute.ulValueLen > VALUE_BYTES_MAX {
             return Err(Rv(CKR_ARGUMENTS_BAD));
         }
-        // SAFETY: the caller's; any bytes are bytes.
+        // SAFETY: required of the caller; any bytes are bytes.
         let bytes = unsafe { values(attribute.pValue.cast::<u8>(), attribute.ulValueLen)? };
         Ok((attribute.type_, bytes.to_vec()))
     };
@@ -145,7 +145,7 @@ pub unsafe fn template(
 }
 
 /// Writes the values of the attributes in a template, each to where the attribute says, or only their lengths. All are tried; the
-/// last error is returned.
+/// first error is returned.
 ///
 /// # Safety
 /// The contract holds for `start`, `count`, and what the attributes point to.
@@ -185,14 +185,15 @@ pub unsafe fn fill(
 /// # Safety
 /// The contract holds for `length` and one value.
 pub unsafe fn room(output: *const u8, length: *const CK_ULONG) -> Result<Room, Rv> {
-    // SAFETY: by the contract, null or one length. Where only the length is asked for, the program need not have set it, so it is
-    // read only where there is room for bytes.
-    let room = match unsafe { length.as_ref() } {
-        None => return Err(Rv(CKR_ARGUMENTS_BAD)),
-        Some(_) if output.is_null() => Room::Ask,
-        Some(length) => Room::Bytes(usize::try_from(*length).unwrap_or(usize::MAX)),
-    };
-    Ok(room)
+    if length.is_null() {
+        return Err(Rv(CKR_ARGUMENTS_BAD));
+    }
+    if output.is_null() {
+        return Ok(Room::Ask);
+    }
+    // SAFETY: not null. A program that asks for the length alone need not have set it, so it is read only here.
+    let bytes = unsafe { length.read() };
+    Ok(Room::Bytes(usize::try_from(bytes).unwrap_or(usize::MAX)))
 }
 
 /// Writes an output, or only its length.
@@ -209,7 +210,7 @@ pub unsafe fn give(output: Output, place: *mut u8, length: *mut CK_ULONG) -> Res
             (bytes.len(), Ok(()))
         }
     };
-    // SAFETY: the caller's.
+    // SAFETY: required of the caller.
     unsafe { put(length, size as CK_ULONG)? };
     outcome
 }

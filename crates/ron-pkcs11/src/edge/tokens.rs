@@ -111,7 +111,7 @@ unsafe fn give_list<T: Copy>(list: &[T], place: *mut T, count: *mut CK_ULONG) ->
             }
         }
     }
-    // SAFETY: the caller's.
+    // SAFETY: required of the caller.
     unsafe { put(count, needed)? };
     outcome
 }
