@@ -32,7 +32,8 @@ struct Rig {
 
 impl Rig {
     fn start() -> Self {
-        Self::start_with("", "")
+        // As long as a busy machine may take.
+        Self::start_with("", "timeout_ms = 60000")
     }
 
     /// The same, with lines of the service's configuration and of the module's. The caller is known by its user id.
@@ -44,7 +45,11 @@ impl Rig {
         );
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("programs/client.sock");
-        let client = format!("client_uds_path = \"{}\"", socket.display());
+        // An RSA key takes its time to make on a busy machine.
+        let client = format!(
+            "client_uds_path = \"{}\"\nrequest_deadline = \"1m\"\nsign_deadline = \"1m\"",
+            socket.display()
+        );
         let service = Service::start_in(dir, &format!("{client}\n{service}\n{caller}"));
         let keys: Vec<String> = KEYS.map(|(_, alg)| create(&service, alg, "prehash")).into();
         let rig = Self { service, keys };
