@@ -8,6 +8,16 @@ use ron_tests::{free_port, until};
 
 use super::Rig;
 
+/// Ended by SIGTERM: workers outlive a master that is killed.
+struct Nginx(Process);
+
+impl Drop for Nginx {
+    fn drop(&mut self) {
+        let _ = self.0.stop();
+    }
+}
+
+/// Workers of a master that is root are root too: a user whom the service knows.
 fn configuration(rig: &Rig, port: u16) -> String {
     let of = |label: &str| {
         let (certificate, key) = (rig.certificate(label), Rig::uri(label, "private"));
@@ -18,18 +28,8 @@ fn configuration(rig: &Rig, port: u16) -> String {
     let temporary: String = temporary
         .map(|name| format!("{name}_temp_path {dir}/{name};\n"))
         .concat();
-    // Workers keep the user of the master, who may open the service's socket and whom it knows.
-    let user = if rig
-        .at("")
-        .metadata()
-        .is_ok_and(|dir| std::os::unix::fs::MetadataExt::uid(&dir) == 0)
-    {
-        "user root;"
-    } else {
-        ""
-    };
     format!(
-        "daemon off; pid {dir}/nginx.pid; worker_processes 2; ssl_engine pkcs11; {user}\n\
+        "daemon off; pid {dir}/nginx.pid; worker_processes 2; ssl_engine pkcs11; user root;\n\
          env RON_PKCS11_CONFIG; env OPENSSL_CONF;\nevents {{}}\nhttp {{\naccess_log off;\n{temporary}\
          server {{\nlisten 127.0.0.1:{port} ssl;\n{ec}{rsa}ssl_session_tickets off;\nssl_session_cache off;\n\
          location / {{ return 200 \"served\"; }}\n}}\n}}\n"
@@ -50,7 +50,7 @@ fn nginx_serves_tls_with_keys_of_the_service() {
         "-c",
         "nginx.conf",
     ]);
-    let mut nginx = Process::start(nginx.stderr(Stdio::null()));
+    let _nginx = Nginx(Process::start(nginx.stderr(Stdio::null())));
     until("nginx accepts connections", || {
         TcpStream::connect(("127.0.0.1", port)).is_ok()
     });
@@ -93,5 +93,4 @@ fn nginx_serves_tls_with_keys_of_the_service() {
     rig.logged("ec", 1 + 5);
     rig.logged("rsa", 1 + 2);
     assert!(rig.audit("tail").contains("\"context\":\"pkcs11 nginx\""));
-    let _ = nginx.stop();
 }
