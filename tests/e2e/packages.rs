@@ -333,13 +333,22 @@ fn contents(tree: &Tree) {
     for name in ["ron-ledger", "svc-wallet"] {
         there(&two_hosts(name));
     }
-    there("usr/lib/ron/libron_pkcs11.so");
-    there("usr/share/doc/ron-pkcs11/examples/pkcs11.toml");
     there("usr/sbin/ron-spread");
     there("usr/share/man/man1/ron.1.gz");
     there("usr/share/man/man1/ron-kms-create.1.gz");
     there("usr/share/zsh/vendor-completions/_ron");
     there("usr/share/doc/ron/docs/packaging.md");
+}
+
+/// The library, without its symbols, is loaded by a program that speaks PKCS#11, and reads the example of its configuration.
+fn module_loads(tree: &Tree) {
+    let config = tree.at("usr/share/doc/ron-pkcs11/examples/pkcs11.toml");
+    let slots = run(Command::new("pkcs11-tool")
+        .arg("--module")
+        .arg(tree.at("usr/lib/ron/libron_pkcs11.so"))
+        .arg("--list-slots")
+        .env("RON_PKCS11_CONFIG", config));
+    assert!(slots.contains("default/web"), "{slots}");
 }
 
 /// The drop-in for a service whose database is on other hosts.
@@ -430,6 +439,7 @@ fn packages_install_and_their_services_run_as_their_users() {
     let tree = Tree::new();
     run(tree.dpkg().arg("-i").args(&debs));
     contents(&tree);
+    module_loads(&tree);
     verified(&tree);
     // As docs/packaging.md says: init, then copy to each service.
     let base = base_port();
