@@ -179,7 +179,7 @@ def threads(path, label, count, number):
             session, keys = opened(module, label)
             for at in range(each):
                 one(module, session, keys, hashlib.sha256(f"{which} {at}".encode()).digest())
-                if which == 0 and at % max(each // 5, 1) == 0:
+                if which == 0 and at % max(each // 20, 1) == 0:
                     fork(module, label, session, keys)
                     children.append(at)
             module.must("CloseSession", session)

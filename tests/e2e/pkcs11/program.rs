@@ -164,7 +164,7 @@ fn a_token_file_is_read_at_each_call() {
     assert_eq!(program.ask("sign"), OK);
 }
 
-/// 400 signatures, or as many as `RON_PKCS11_OPS` says, by eight threads, with ten children.
+/// 400 signatures, or as many as `RON_PKCS11_OPS` says, by eight threads, with some thirty children that sign too.
 #[test]
 fn threads_and_forks_sign_and_leave_nothing() {
     let rig = Rig::start();
