@@ -11,6 +11,7 @@ mod fleet;
 mod json;
 mod kms;
 mod machine;
+mod policy;
 mod proofs;
 mod raw;
 mod reads;
@@ -43,6 +44,8 @@ enum Command {
     Kms(kms::KmsArgs),
     /// Measure strict parsing of JSON bodies.
     Json(json::JsonArgs),
+    /// Measure what an issuer policy with many clients costs.
+    Policy(policy::PolicyArgs),
     /// Measure what many live revocations cost a follower.
     Revocations(revocations::RevocationArgs),
     /// Run the signature library in a loop, for comparison.
@@ -132,6 +135,7 @@ fn main() {
         Command::KmsFair(args) => fair::run(&args),
         Command::Kms(args) => kms::run(&args),
         Command::Json(args) => json::run(&args),
+        Command::Policy(args) => policy::run(&args),
         Command::Revocations(args) => revocations::run(&args),
         Command::Raw(args) => raw::run(&args),
         #[cfg(feature = "pkcs11")]
