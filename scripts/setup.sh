@@ -16,6 +16,7 @@ need prometheus-node-exporter prometheus-node-exporter
 need curl curl
 need go golang-go
 [ -d /usr/share/gocode/src/golang.org/x/mod/sumdb ] || packages+=(golang-golang-x-mod-dev)
+[ -d /usr/share/gocode/src/gopkg.in/square/go-jose.v2 ] || packages+=(golang-gopkg-square-go-jose.v2-dev)
 need /usr/sbin/nginx nginx
 need /usr/sbin/haproxy haproxy
 need caddy caddy

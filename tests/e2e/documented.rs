@@ -303,6 +303,77 @@ fn an_api_is_protected_and_called_as_the_page_says() {
     }
 }
 
+#[test]
+fn services_in_three_languages_verify_tokens_as_the_page_shows() {
+    let page = "docs/verify-tokens.md";
+    let room = Room::new();
+    let dir = room.path("tmp");
+    let names = [
+        ("python", "verify.py"),
+        ("js", "verify.mjs"),
+        ("go", "verify.go"),
+    ];
+    let programs = below(page, "<!-- run by: documented -->");
+    assert_eq!(programs.len(), names.len());
+    for ((language, program), (tag, name)) in programs.iter().zip(names) {
+        assert_eq!(
+            (language.as_str(), program.matches("7450").count()),
+            (tag, 1)
+        );
+        fs::write(dir.join(name), room.placed(program)).unwrap();
+    }
+    symlink(
+        workspace().join("tests/interop/node_modules"),
+        dir.join("node_modules"),
+    )
+    .unwrap();
+    let blocks: Vec<String> = marked(page).into_iter().map(|(_, text)| text).collect();
+    let script = format!(
+        "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\nexport GO111MODULE=off GOPATH=/usr/share/gocode GOCACHE={}\n{}\n{OTHERS}",
+        std::env::temp_dir().join("ron-go-cache").display(),
+        room.placed(&blocks.join("\n"))
+    );
+    let said = room.shell(&dir, &script);
+    assert_eq!(said.matches("good: ci").count(), 3, "{said}");
+    // Python, Node, Go; for each kind of token.
+    let kinds = [
+        "bound",
+        "condition",
+        "altered",
+        "other",
+        "scopeless",
+        "list",
+        "none",
+    ];
+    for kind in kinds {
+        let line = format!("{kind}: refused refused refused");
+        assert!(said.contains(&line), "{kind}: {said}");
+    }
+}
+
+/// Tokens that each program has to refuse: bound to a key, with a condition, altered, for another audience, without the scope, of
+/// another type, not signed.
+const OTHERS: &str = r#"
+of() { ron token --client ci --audience https://orders.example.org/ "$@"; }
+ron audience add reports --scope read > /dev/null
+ron client add ci --audience reports --scope read > /dev/null
+ron client add writer --audience https://orders.example.org/ --scope orders:write --secret > /dev/null
+ron token key holder > /dev/null
+of --key holder > bound
+of --caveat region=eu > condition
+head -c -20 token > altered; printf 'AAAAAAAAAAAAAAAAAAAA' >> altered
+ron token --client ci --audience reports > other
+ron token --client writer --audience https://orders.example.org/ > scopeless
+uri=$(python -c "import jwt, sys; print(jwt.decode(sys.stdin.read().strip(), options={'verify_signature': False})['status']['status_list']['uri'])" < token)
+curl -s $uri > list
+printf '%s.%s.' "$(printf '{"alg":"none","typ":"at+jwt"}' | base64 -w0 | tr -d '=')" "$(cut -d. -f2 token)" > none
+verdict() { if "$@" > said 2>&1; then echo good; elif grep -q ^refused: said; then echo refused; else cat said; fi; }
+go build -o verify verify.go
+for kind in bound condition altered other scopeless list none; do
+  echo "$kind: $(verdict python verify.py < $kind) $(verdict node verify.mjs < $kind) $(verdict ./verify < $kind)"
+done
+"#;
+
 /// Without a token, with one of another audience, without the scope, and with a good one; with one that is bound; while the
 /// issuer is down and its keys were not read yet.
 const AFTERWARDS: &str = r#"
