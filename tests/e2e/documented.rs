@@ -309,9 +309,9 @@ fn services_in_three_languages_verify_tokens_as_the_page_shows() {
     let room = Room::new();
     let dir = room.path("tmp");
     let names = [
-        ("python", "verify.py"),
-        ("js", "verify.mjs"),
-        ("go", "verify.go"),
+        ("python", "check.py"),
+        ("js", "check.mjs"),
+        ("go", "check.go"),
     ];
     let programs = below(page, "<!-- run by: documented -->");
     assert_eq!(programs.len(), names.len());
@@ -368,10 +368,49 @@ uri=$(python -c "import jwt, sys; print(jwt.decode(sys.stdin.read().strip(), opt
 curl -s $uri > list
 printf '%s.%s.' "$(printf '{"alg":"none","typ":"at+jwt"}' | base64 -w0 | tr -d '=')" "$(cut -d. -f2 token)" > none
 verdict() { if "$@" > said 2>&1; then echo good; elif grep -q ^refused: said; then echo refused; else cat said; fi; }
-go build -o verify verify.go
+go build -o check check.go
 for kind in bound condition altered other scopeless list none; do
-  echo "$kind: $(verdict python verify.py < $kind) $(verdict node verify.mjs < $kind) $(verdict ./verify < $kind)"
+  echo "$kind: $(verdict python check.py < $kind) $(verdict node check.mjs < $kind) $(verdict ./check < $kind)"
 done
+"#;
+
+#[test]
+fn a_pod_gets_a_passport_for_its_service_account_token() {
+    let page = "docs/workloads.md";
+    let room = Room::new();
+    let dir = room.path("tmp");
+    let blocks: Vec<String> = marked(page).into_iter().map(|(_, text)| text).collect();
+    let commands = room.placed(&blocks.join("\n"));
+    let commands = commands.replace("/var/run/secrets/ron/token", "pod.token");
+    // In place of the cluster: its keys, and the token of a pod, made by PyJWT.
+    room.tool("kubectl", "#!/bin/sh\ncat keys.json\n");
+    let script = format!(
+        "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\npython - <<'PY'\n{CLUSTER}PY\n{commands}\n{}",
+        "python -c \"import jwt, sys; print(jwt.decode(sys.stdin.read().strip(), options={'verify_signature': False}))\" < passport"
+    );
+    let said = room.shell(&dir, &script);
+    for words in [
+        "'sub': 'worker'",
+        "'scope': 'orders:read'",
+        "https://orders.example.org/",
+    ] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+}
+
+const CLUSTER: &str = r#"
+import json, time
+import jwt
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+key = rsa.generate_private_key(65537, 2048)
+public = json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(key.public_key()))
+json.dump({"keys": [{**public, "kid": "cluster-1", "use": "sig", "alg": "RS256"}]}, open("keys.json", "w"))
+now = int(time.time())
+claims = {"iss": "https://kubernetes.default.svc.cluster.local", "sub": "system:serviceaccount:prod:worker", "aud": ["ron"],
+          "iat": now, "nbf": now, "exp": now + 3600, "jti": "pod-1",
+          "kubernetes.io": {"namespace": "prod", "serviceaccount": {"name": "worker"}}}
+open("pod.token", "w").write(jwt.encode(claims, key, algorithm="RS256", headers={"kid": "cluster-1"}))
 "#;
 
 /// Without a token, with one of another audience, without the scope, and with a good one; with one that is bound; while the
