@@ -59,6 +59,16 @@ fn a_moved_issuer_is_trusted_and_its_earlier_tokens_end_by_themselves() {
         said.contains(&format!("name is {NEW}, and was {former}")),
         "{said}"
     );
+    // Another node of the same issuer, and a command that was interrupted, find the keys that were made.
+    fs::write(&config, &untouched).unwrap();
+    let again = ok(&ron_on(dir.path(), &moving));
+    let keys = |said: &str| -> Vec<String> {
+        let lines = said
+            .lines()
+            .filter(|line| line.contains(" signs, in place of "));
+        lines.map(str::to_owned).collect()
+    };
+    assert_eq!((keys(&again), keys(&said).len()), (keys(&said), 1));
     drop(fleet);
     // The fleet of the test had another port than its configuration says.
     let moved = fs::read_to_string(&config).unwrap();
