@@ -272,7 +272,11 @@ fn python_typescript_and_the_page_prove_what_a_fleet_did() {
         let path = place.file(name);
         let good = fs::read(&path).unwrap();
         let mut changed = good.clone();
-        let at = changed.len() - 5;
+        // A payout's proof ends in the receipt of the signature, which nothing signs.
+        let at = match name {
+            "payout.json" => changed.len() / 4,
+            _ => changed.len() - 5,
+        };
         changed[at] ^= 1;
         fs::write(&path, changed).unwrap();
         let findings = page("drop", &files);

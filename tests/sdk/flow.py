@@ -279,14 +279,16 @@ except Refused as refusal:
 except OutcomeUnknown as unknown:
     raise AssertionError("a refusal was taken for an unknown outcome") from unknown
 
-# A payee's payout, and the epoch's manifest; its signature stands beside it in the run's directory.
+# A payee's payout, whose proof ends in the signed manifest; and the manifest with the signature from the run's directory.
 rewarder = Rewarder(sockets["svc-rewarder"], ClientCredentials.from_file(
     sockets["svc-passport"], data / "clients/operator.json", audience="svc-rewarder", scope="rewarder:read"
 ))
 assert rewarder.epoch("sdk:1").state == "settled"
 run, payout = rewarder.manifest("sdk:1"), rewarder.proof("sdk:1", "acct:bob")
 manifest = verify_manifest(run, (out / "run.sig.json").read_bytes(), verifiers["manifest_public_key"])
-assert verify_payout(payout, manifest).amount == wallet.balance("acct:bob", manifest.asset).amount
+assert verify_payout(payout, verifiers["manifest_public_key"]).amount == wallet.balance("acct:bob", manifest.asset).amount
+why = rewarder.explanation("sdk:1", "acct:bob")
+assert int(why["paid_minor"]) == verify_payout(payout, verifiers["manifest_public_key"]).amount
 refused("not_found", lambda: rewarder.proof("sdk:1", "acct:nobody"))
 
 (out / "run.json").write_bytes(run)

@@ -29,8 +29,13 @@ export class Rewarder extends Service {
     return (await this.read(`/rewarder/epochs/${segment(epochId)}/manifest`)).body;
   }
 
-  /** The proof of an account's payout and of the epoch's total. */
+  /** The proof of an account's payout and of the epoch's total, up to the signed manifest. */
   async proof(epochId: string, account: string): Promise<Uint8Array> {
     return (await this.read(`/rewarder/epochs/${segment(epochId)}/proof/${segment(account)}`)).body;
+  }
+
+  /** Why the account gets what it gets, as docs/formats/rewarder.md describes it. */
+  async explanation(epochId: string, account: string): Promise<unknown> {
+    return (await this.read(`/rewarder/epochs/${segment(epochId)}/explain/${segment(account)}`)).json();
   }
 }

@@ -44,7 +44,7 @@ export function kindOf(bytes: Uint8Array): Kind {
   if (has("audit_vkey", "ledger_vkey")) return "keys";
   if (has("format", "leaf", "vkey")) return "receipt";
   if (has("run_key", "commitment", "totals")) return "manifest";
-  if (has("path", "payout", "payouts")) return "payout";
+  if (has("path", "payout", "manifest")) return "payout";
   if (has("alg", "key", "value")) return "signature";
   return "entry";
 }
@@ -97,16 +97,15 @@ export function examine(files: readonly Given[], trust: Trust): Finding[] {
 
   const [manifest] = of("manifest");
   const [signature] = of("signature");
-  for (const payout of of("payout")) if (manifest === undefined) open(`Payout: ${payout.name}`, "the manifest of its epoch (run.json)");
   if (manifest === undefined && signature !== undefined) open(`Signature: ${signature.name}`, "the manifest (run.json)");
   if (manifest !== undefined && signature === undefined) open(`Manifest: ${manifest.name}`, "its signature (run.sig.json)");
+  const key = (): string => {
+    if (trust.manifestKey.trim() === "") throw new VerificationError("no public key of manifests is given");
+    return trust.manifestKey.trim();
+  };
   if (manifest !== undefined && signature !== undefined) {
-    const verify = (): ReturnType<typeof verifyManifest> => {
-      if (trust.manifestKey.trim() === "") throw new VerificationError("no public key of manifests is given");
-      return verifyManifest(manifest.bytes, signature.bytes, trust.manifestKey.trim());
-    };
     findings.push(tried(`Manifest: ${manifest.name}`, () => {
-      const found = verify();
+      const found = verifyManifest(manifest.bytes, signature.bytes, key());
       return [
         ["epoch", `${found.epochId} of ${found.tenant}`],
         ["paid", found.payouts === undefined ? "nothing: the epoch is quarantined" : `${found.payouts.total} minor units of ${found.asset}`],
@@ -114,18 +113,17 @@ export function examine(files: readonly Given[], trust: Trust): Finding[] {
         ["commitment", found.commitment],
       ];
     }));
-    for (const payout of of("payout")) {
-      findings.push(tried(`Payout: ${payout.name}`, () => {
-        const found = verify();
-        const row = verifyPayout(payout.bytes, found);
-        return [
-          ["account", row.account],
-          ["amount", `${row.amount} minor units of ${found.asset}`],
-          ["epoch", `${found.epochId} of ${found.tenant}`],
-          ["total of the epoch", String(row.total)],
-        ];
-      }));
-    }
+  }
+  for (const payout of of("payout")) {
+    findings.push(tried(`Payout: ${payout.name}`, () => {
+      const row = verifyPayout(payout.bytes, key());
+      return [
+        ["account", row.account],
+        ["amount", `${row.amount} minor units of ${row.manifest.asset}`],
+        ["epoch", `${row.manifest.epochId} of ${row.manifest.tenant}`],
+        ["total of the epoch", String(row.total)],
+      ];
+    }));
   }
   return findings;
 }

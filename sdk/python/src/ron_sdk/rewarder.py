@@ -1,6 +1,7 @@
 """svc-rewarder: what an epoch paid, and the proofs of it."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from .service import Service, segment, typed
 
@@ -31,5 +32,10 @@ class Rewarder(Service):
         return self._read(f"/rewarder/epochs/{segment(epoch_id)}/manifest").body
 
     def proof(self, epoch_id: str, account: str) -> bytes:
-        """The proof of an account's payout and of the epoch's total."""
+        """The proof of an account's payout and of the epoch's total, up to the signed manifest."""
         return self._read(f"/rewarder/epochs/{segment(epoch_id)}/proof/{segment(account)}").body
+
+    def explanation(self, epoch_id: str, account: str) -> dict[str, Any]:
+        """Why the account gets what it gets, as docs/formats/rewarder.md describes it."""
+        raw: dict[str, Any] = self._read(f"/rewarder/epochs/{segment(epoch_id)}/explain/{segment(account)}").json()
+        return raw

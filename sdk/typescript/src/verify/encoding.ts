@@ -179,6 +179,12 @@ export class Members {
     return typeof value === "string" ? value : this.#wrong(name);
   }
 
+  rawObject(name: string): { readonly [name: string]: Json } {
+    const value = this.#take(name);
+    if (typeof value !== "object" || value === null || Array.isArray(value)) this.#wrong(name);
+    return value as { readonly [name: string]: Json };
+  }
+
   optionalText(name: string): string | undefined {
     return this.has(name) ? this.text(name) : undefined;
   }

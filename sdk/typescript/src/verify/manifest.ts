@@ -39,6 +39,8 @@ export interface Payout {
   readonly index: number;
   /** The total of the epoch, to which the proven amounts add up. */
   readonly total: bigint;
+  /** The signed manifest that the proof ends in. */
+  readonly manifest: Manifest;
 }
 
 /**
@@ -47,8 +49,33 @@ export interface Payout {
  */
 export function verifyManifest(manifest: Uint8Array, signature: Uint8Array, publicKey: string): Manifest {
   const value = canonicalObject(manifest, "the manifest");
+  return signedManifest(value, [jsonObject(signature, "the signature")], publicKey);
+}
+
+/** The manifest, once one of the signatures verifies. */
+function signedManifest(value: { readonly [name: string]: Json }, signatures: readonly Json[], publicKey: string): Manifest {
+  const commitment = commitmentOf(value);
+  let refused: VerificationError | undefined = new VerificationError("the manifest is not signed");
+  for (const signature of signatures) {
+    try {
+      checkSignature(new Members(signature, "the signature"), commitment, publicKey);
+      refused = undefined;
+      break;
+    } catch (error) {
+      if (!(error instanceof VerificationError)) throw error;
+      refused = error;
+    }
+  }
+  if (refused !== undefined) throw refused;
+  const found = read(new Members(value, "the manifest"));
+  if (found.commitment !== `b3:${bytesToHex(commitment)}`) {
+    throw new VerificationError("the commitment of the manifest is not that of its content");
+  }
+  return found;
+}
+
+function checkSignature(signed: Members, commitment: Uint8Array, publicKey: string): void {
   const at = publicKey.lastIndexOf("=");
-  const signed = new Members(jsonObject(signature, "the signature"), "the signature");
   if (signed.text("alg") !== "ed25519") throw new VerificationError("the signature of the manifest is not one of Ed25519");
   if (signed.text("key") !== publicKey.slice(0, Math.max(at, 0)) && at >= 0) {
     throw new VerificationError("the manifest was signed by another key version than the one that is trusted");
@@ -59,30 +86,18 @@ export function verifyManifest(manifest: Uint8Array, signature: Uint8Array, publ
   receipt?.whole("index");
   receipt?.end();
   signed.end();
-  const commitment = commitmentOf(value);
   const message = concat(utf8("ron-kms/v1/digest\0blake3\0"), commitment);
   if (!ed25519(fromB64url(publicKey.slice(at + 1), "the public key"), message, made)) {
     throw new VerificationError("the signature of the manifest is wrong");
   }
-  const found = read(new Members(value, "the manifest"));
-  if (found.commitment !== `b3:${bytesToHex(commitment)}`) {
-    throw new VerificationError("the commitment of the manifest is not that of its content");
-  }
-  return found;
 }
 
-/** Checks a payee's proof against a verified manifest. */
-export function verifyPayout(proof: Uint8Array, manifest: Manifest): Payout {
+/** Checks a payee's proof up to its signed manifest. The key is given as for `verifyManifest`. */
+export function verifyPayout(proof: Uint8Array, publicKey: string): Payout {
   const parsed = new Members(jsonObject(proof, "the proof"), "the proof");
-  const [tenant, epoch, commitment] = [parsed.text("tenant"), parsed.text("epoch_id"), parsed.text("commitment")];
-  if (tenant !== manifest.tenant || epoch !== manifest.epochId || commitment !== manifest.commitment) {
-    throw new VerificationError("the proof belongs to another epoch or manifest");
-  }
-  const root = payoutsRoot(parsed.object("payouts"));
-  const signed = manifest.payouts;
-  if (signed === undefined || root.root !== signed.root || root.count !== signed.count || root.total !== signed.total) {
-    throw new VerificationError("the proof leads to another root than that of the manifest");
-  }
+  const manifest = signedManifest(parsed.rawObject("manifest"), parsed.list("signatures"), publicKey);
+  const root = manifest.payouts;
+  if (root === undefined) throw new VerificationError("the manifest has no payouts: its epoch is quarantined");
   const row = parsed.object("payout");
   const [account, amount, index] = [row.text("account"), row.amount("amount_minor"), row.whole("index")];
   row.end();
@@ -120,7 +135,7 @@ export function verifyPayout(proof: Uint8Array, manifest: Manifest): Payout {
   if (total !== root.total || `b3:${bytesToHex(top)}` !== root.root) {
     throw new VerificationError("the proof does not lead to the root and total of the manifest");
   }
-  return { account, amount, index, total };
+  return { account, amount, index, total, manifest };
 }
 
 function commitmentOf(value: { readonly [name: string]: Json }): Uint8Array {

@@ -118,6 +118,9 @@ class Members:
     def object(self, name: str) -> "Members":
         return Members(self._take(name, dict), f"{self._what}: {name}")
 
+    def raw_object(self, name: str) -> dict[str, Any]:
+        return self._take(name, dict)  # type: ignore[no-any-return]
+
     def optional_object(self, name: str) -> "Members | None":
         return None if self._absent(name) else self.object(name)
 

@@ -49,6 +49,8 @@ class Payout:
     index: int
     #: The total of the epoch, to which the proven amounts add up.
     total: int
+    #: The signed manifest that the proof ends in.
+    manifest: Manifest
 
 
 def verify_manifest(manifest: bytes, signature: bytes, public_key: str) -> Manifest:
@@ -56,9 +58,30 @@ def verify_manifest(manifest: bytes, signature: bytes, public_key: str) -> Manif
 
     The key is given as in ``verifiers.json``, ``<key version>=<base64url>``, or without the name of the key version.
     """
-    name, named, public = public_key.rpartition("=")
     value = canonical_object(manifest, "the manifest")
-    signed = Members(json_object(signature, "the signature"), "the signature")
+    return _signed_manifest(value, [json_object(signature, "the signature")], public_key)
+
+
+def _signed_manifest(value: dict[str, Any], signatures: list[Any], public_key: str) -> Manifest:
+    """The manifest, once one of the signatures verifies."""
+    commitment = _commitment(value)
+    refused = VerificationError("the manifest is not signed")
+    for signature in signatures:
+        try:
+            _check_signature(Members(signature, "the signature"), commitment, public_key)
+            break
+        except VerificationError as error:
+            refused = error
+    else:
+        raise refused
+    found = _manifest(Members(value, "the manifest"))
+    if found.commitment != "b3:" + commitment.hex():
+        raise VerificationError("the commitment of the manifest is not that of its content")
+    return found
+
+
+def _check_signature(signed: Members, commitment: bytes, public_key: str) -> None:
+    name, named, public = public_key.rpartition("=")
     if signed.text("alg") != "ed25519":
         raise VerificationError("the signature of the manifest is not one of Ed25519")
     if signed.text("key") != name and named:
@@ -69,26 +92,18 @@ def verify_manifest(manifest: bytes, signature: bytes, public_key: str) -> Manif
         receipt.whole("index")
         receipt.end()
     signed.end()
-    commitment = _commitment(value)
     message = b"ron-kms/v1/digest\0blake3\0" + commitment
     if not ed25519(from_b64url(public, "the public key"), message, made):
         raise VerificationError("the signature of the manifest is wrong")
-    found = _manifest(Members(value, "the manifest"))
-    if found.commitment != "b3:" + commitment.hex():
-        raise VerificationError("the commitment of the manifest is not that of its content")
-    return found
 
 
-def verify_payout(proof: bytes, manifest: Manifest) -> Payout:
-    """Checks a payee's proof against a verified manifest."""
+def verify_payout(proof: bytes, public_key: str) -> Payout:
+    """Checks a payee's proof up to its signed manifest. The key is given as for :func:`verify_manifest`."""
     parsed = Members(json_object(proof, "the proof"), "the proof")
-    if (parsed.text("tenant"), parsed.text("epoch_id"), parsed.text("commitment")) != (
-        manifest.tenant, manifest.epoch_id, manifest.commitment,
-    ):
-        raise VerificationError("the proof belongs to another epoch or manifest")
-    root = _payouts_root(parsed.object("payouts"))
-    if manifest.payouts is None or root != manifest.payouts:
-        raise VerificationError("the proof leads to another root than that of the manifest")
+    manifest = _signed_manifest(parsed.raw_object("manifest"), parsed.list("signatures"), public_key)
+    root = manifest.payouts
+    if root is None:
+        raise VerificationError("the manifest has no payouts: its epoch is quarantined")
     row = parsed.object("payout")
     account, amount, index = row.text("account"), row.amount("amount_minor"), row.whole("index")
     row.end()
@@ -126,7 +141,7 @@ def verify_payout(proof: bytes, manifest: Manifest) -> Payout:
     top = _b3(b"ron-rewarder/v1/root\0", root.count.to_bytes(8, "big"), total.to_bytes(16, "big"), found)
     if total != root.total or "b3:" + top.hex() != root.root:
         raise VerificationError("the proof does not lead to the root and total of the manifest")
-    return Payout(account, amount, index, total)
+    return Payout(account, amount, index, total, manifest)
 
 
 def _commitment(value: dict[str, Any]) -> bytes:
