@@ -633,7 +633,7 @@ pub struct EpochRun {
     pub epoch_id: EpochId,
     /// State of the run.
     pub state: RunState,
-    /// Reason of `held`, `quarantined` and `failed`, and why a withdrawal waits.
+    /// Reason of `held`, `quarantined`, `failed` and `review`, and why a withdrawal waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<RunReason>,
     /// True if this run never pays.

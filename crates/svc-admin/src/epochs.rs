@@ -118,7 +118,7 @@ impl EpochWatch {
 fn attention(state: &str) -> u8 {
     match state {
         "quarantined" | "failed" => 3,
-        "held" => 2,
+        "held" | "review" => 2,
         "settled" => 0,
         _ => 1,
     }

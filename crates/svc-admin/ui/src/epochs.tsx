@@ -6,7 +6,7 @@ import { minor, span, whole } from "./format.ts";
 import { t } from "./i18n.ts";
 import { useLive } from "./live.ts";
 
-const STATES: Record<string, State> = { settled: "healthy", held: "degraded", quarantined: "down", failed: "down" };
+const STATES: Record<string, State> = { settled: "healthy", held: "degraded", review: "degraded", quarantined: "down", failed: "down" };
 
 export function Epochs({ everyMs, utc }: { everyMs: number; utc: boolean }) {
   const live = useLive<EpochList>("api/epochs", everyMs);

@@ -110,18 +110,19 @@ impl Run {
         };
         self.settle = self.settle && release.is_approved();
         self.release = Some(release);
-        self.state = self.resting();
+        self.rest();
     }
 
-    /// The state of a computed run on which no stage works: `review` while it is beyond a guard rail
+    /// Notes that no stage works on the computed run: it is in `review` while it is beyond a guard rail
     /// and not approved. A dry run shows what a live one would wait for, and pays in no case.
-    fn resting(&self) -> RunState {
-        let held = |release: &RunRelease| !release.breaches.is_empty() && !release.is_approved();
-        if !self.dry_run && self.release.as_ref().is_some_and(held) {
-            RunState::Review
-        } else {
-            RunState::Sealed
-        }
+    fn rest(&mut self) {
+        let release = self.release.as_ref();
+        let waits = release.filter(|release| !self.dry_run && !release.is_approved());
+        self.reason = waits.and_then(|release| release.breaches.first().cloned());
+        self.state = match self.reason {
+            Some(_) => RunState::Review,
+            None => RunState::Sealed,
+        };
     }
 
     /// True once a stage can change the run no more: only a new request does.

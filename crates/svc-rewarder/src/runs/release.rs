@@ -53,7 +53,8 @@ impl Scheduler {
             at: now,
         });
         if release.is_approved() {
-            (run.state, run.settle) = (RunState::Sealed, true);
+            run.settle = true;
+            run.rest();
         }
         run.updated_at = now;
         let entry = entry.with(run);

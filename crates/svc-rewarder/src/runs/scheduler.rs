@@ -572,7 +572,7 @@ impl Scheduler {
                 self.retry_later(memory, run.id());
             }
             RunEvent::Signed => {
-                run.state = run.resting();
+                run.rest();
                 if run.settle {
                     // Settlement was requested while the emitter was signing.
                     self.emit(memory, run);

@@ -119,7 +119,9 @@ fn an_epoch_beyond_a_guard_rail_pays_once_it_is_approved() {
         false,
     );
     assert!(run.exists(dir::RUN_SIG).expect("known"));
-    assert_eq!(life.run("e1").state, RunState::Review);
+    let run = life.run("e1");
+    assert_eq!(run.state, RunState::Review);
+    assert_eq!(run.reason.expect("a reason").code, "recipients_min");
     let refused = status(life.ask("e1", RunAction::Settle, false));
     assert_eq!(said(&refused), (409, "approvals_missing"));
     assert_eq!(pool(&ledger), 10_000);
