@@ -65,9 +65,13 @@ impl Explained {
             return Ok(plan);
         }
         let plan = Arc::new(Explainer::open(dir, &()).map_err(NoPlan::Damaged)?);
-        let mut kept = self.kept.lock();
-        kept.push_front((commitment, Arc::clone(&plan)));
-        kept.truncate(KEPT);
+        let oldest = {
+            let mut kept = self.kept.lock();
+            kept.push_front((commitment, Arc::clone(&plan)));
+            (kept.len() > KEPT).then(|| kept.pop_back())
+        };
+        // Its files are closed outside the lock.
+        drop(oldest);
         Ok(plan)
     }
 

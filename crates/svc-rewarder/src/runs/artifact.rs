@@ -105,8 +105,13 @@ impl ArtifactWriter {
         }
         let intents = computed.manifest.payouts.map_or(0, |payouts| payouts.count);
         let release = &policy.policy.release;
-        let breaches =
-            guards::breaches(&self.root, &self.retention.registry, run, &target, release);
+        let breaches = guards::breaches(
+            &self.root,
+            &self.retention.registry,
+            run,
+            (&target, totals),
+            release,
+        );
         let breaches = match breaches {
             Ok(breaches) => breaches,
             Err(error) => {

@@ -47,16 +47,14 @@ enum Before {
     },
 }
 
-/// The rails that the epoch in `target` is beyond. An error says that its own payouts cannot be read.
+/// The rails that the epoch in `target`, which has these totals, is beyond. An error says that its own payouts cannot be read.
 pub(super) fn breaches(
     root: &Dir,
     registry: &Registry,
     run: &Run,
-    target: &Dir,
+    (target, totals): (&Dir, RunTotals),
     release: &ReleaseRule,
 ) -> Result<Vec<RunReason>, VerifyError> {
-    let payouts = Reader::open(target)?;
-    let totals = payouts.manifest.totals;
     let guards = &release.guards;
     if *guards == GuardRails::default() || totals.recipients == 0 {
         let facts = Facts {
@@ -67,6 +65,7 @@ pub(super) fn breaches(
         };
         return Ok(judge(&GuardRails::default(), &facts));
     }
+    let payouts = Reader::open(target)?;
     let compares = guards.change_max_percent.is_some() || guards.new_recipients_max.is_some();
     let earlier = registry
         .last_settled(&run.tenant, &run.policy_id)
