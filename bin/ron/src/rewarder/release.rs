@@ -22,7 +22,7 @@ pub struct ApproveArgs {
     epoch: String,
     /// Commitment of the manifest, as it was looked at.
     #[arg(long)]
-    commitment: ContentId,
+    commitment: String,
     /// Client whose credentials are in clients/<name>.json; the person who is signed in, or the operator, when
     /// absent.
     #[arg(long)]
@@ -37,8 +37,9 @@ pub struct ApproveArgs {
 
 pub fn approve(args: &ApproveArgs) -> Result<(), String> {
     let epoch: EpochId = args.epoch.parse().map_err(|e| format!("{e}"))?;
+    let commitment = args.commitment.parse().map_err(|e| format!("{e}"))?;
     let remote = Remote::connect_as(args.data_dir.as_deref(), args.client.as_deref())?;
-    let approved = remote.client.approve(&epoch, args.commitment, within());
+    let approved = remote.client.approve(&epoch, commitment, within());
     print_run(&approved.map_err(failed)?, args.json)
 }
 
@@ -57,7 +58,7 @@ pub struct WithdrawArgs {
     reason: String,
     /// Commitment of the manifest; that of the epoch's run when absent.
     #[arg(long)]
-    commitment: Option<ContentId>,
+    commitment: Option<String>,
     /// Maximum wait for the ledger, in seconds.
     #[arg(long, default_value_t = 60)]
     wait: u64,
@@ -72,8 +73,8 @@ pub struct WithdrawArgs {
 pub fn withdraw(args: &WithdrawArgs) -> Result<(), String> {
     let epoch: EpochId = args.epoch.parse().map_err(|e| format!("{e}"))?;
     let remote = Remote::connect(args.data_dir.as_deref())?;
-    let commitment = match args.commitment {
-        Some(commitment) => commitment,
+    let commitment = match &args.commitment {
+        Some(commitment) => commitment.parse().map_err(|e| format!("{e}"))?,
         None => manifest_of(&remote.client.epoch(&epoch, within()).map_err(failed)?)?,
     };
     let request = WithdrawRequest {
