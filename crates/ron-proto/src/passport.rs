@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 mod external;
 mod issuer_policy;
+mod places;
 mod policy_api;
 mod policy_faults;
 mod records;

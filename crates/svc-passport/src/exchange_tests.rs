@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use ron_proto::Caveat;
-use ron_proto::passport::ClientRule;
+use ron_proto::passport::{ClientRule, PolicyPlaces};
 
 use super::*;
 use crate::samples::{NOW, ask, audience, claims, client, limits};
@@ -16,6 +16,7 @@ fn rule(id: &str, scopes: &[&str], exchange: bool) -> ClientRule {
 
 fn policy() -> IssuerPolicy {
     IssuerPolicy {
+        places: PolicyPlaces::default(),
         version: 1,
         audiences: Vec::new(),
         issuers: Vec::new(),

@@ -1,6 +1,6 @@
 //! Decisions: what a rule allows, what is refused, how algorithms are negotiated.
 
-use ron_proto::passport::Audience;
+use ron_proto::passport::{Audience, PolicyPlaces};
 
 use super::*;
 use crate::samples::{audience, client, limits};
@@ -21,6 +21,7 @@ fn policy() -> IssuerPolicy {
         ..client("operator", vec![wallet, kms])
     };
     IssuerPolicy {
+        places: PolicyPlaces::default(),
         version: 1,
         audiences: Vec::new(),
         issuers: Vec::new(),

@@ -2,7 +2,7 @@
 
 use ron_auth::Claims;
 use ron_proto::caveat::CaveatMaxima;
-use ron_proto::passport::{AudienceRule, ClientRule, IssuerPolicy};
+use ron_proto::passport::{AudienceRule, ClientRule, IssuerPolicy, PolicyPlaces};
 use ron_proto::policy::PolicySig;
 
 use crate::policy::{Grant, Limits, PqMode, TokenRequest};
@@ -107,6 +107,7 @@ pub fn claims() -> Claims {
 /// A policy of this version without clients; its signature is not one.
 pub fn in_force(version: u64) -> InForce {
     let policy = IssuerPolicy {
+        places: PolicyPlaces::default(),
         version,
         audiences: Vec::new(),
         issuers: Vec::new(),

@@ -205,6 +205,7 @@ mod tests {
     use ron_auth::{Expect, JwksSnapshot, verify_jwt};
     use ron_crypto::jwk::thumbprint_okp;
     use ron_crypto::sign::Ed25519Key;
+    use ron_proto::passport::PolicyPlaces;
     use ron_proto::passport::{ClientRule, Jwks};
 
     use super::*;
@@ -257,6 +258,7 @@ mod tests {
 
     /// Allows the tokens of [`grant`].
     static POLICY: LazyLock<IssuerPolicy> = LazyLock::new(|| IssuerPolicy {
+        places: PolicyPlaces::default(),
         version: 1,
         audiences: Vec::new(),
         issuers: Vec::new(),

@@ -1,6 +1,6 @@
 //! The policies of a new data directory.
 
-use ron_proto::passport::{AudienceRule, ClientRule, IssuerPolicy, TTL_S_MAX};
+use ron_proto::passport::{AudienceRule, ClientRule, IssuerPolicy, PolicyPlaces, TTL_S_MAX};
 use ron_proto::wallet::{WalletAction, WalletPolicy, WalletRule};
 use ron_proto::{Tenant, scope};
 use serde_json::Value;
@@ -37,6 +37,7 @@ fn issuer() -> IssuerPolicy {
         caveats: Vec::new(),
     };
     IssuerPolicy {
+        places: PolicyPlaces::default(),
         version: 1,
         audiences: Vec::new(),
         issuers: Vec::new(),

@@ -8,6 +8,7 @@ use std::iter::successors;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::places::Places;
 use super::{Actor, ExternalIssuer, ExternalSubject, SUBJECT_BYTES_MAX, TTL_S_MAX, TokenClaims};
 use crate::caveat::{Caveat, from_detail};
 use crate::scope;
@@ -27,6 +28,17 @@ pub struct IssuerPolicy {
     pub issuers: Vec<ExternalIssuer>,
     /// One rule per client.
     pub clients: Vec<ClientRule>,
+    /// Makes the look-ups of clients and audiences fast; no part of the document.
+    #[serde(skip)]
+    #[schemars(skip)]
+    pub places: PolicyPlaces,
+}
+
+/// Where a policy has its clients and audiences.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PolicyPlaces {
+    clients: Places,
+    audiences: Places,
 }
 
 /// The services of an installation, by the `aud` of their tokens: the names of their binaries.
@@ -152,12 +164,14 @@ pub enum NotPermitted {
 impl IssuerPolicy {
     /// The rule of a client.
     pub fn rule(&self, client_id: &str) -> Option<&ClientRule> {
-        self.clients.iter().find(|rule| rule.client_id == client_id)
+        let clients = &self.places.clients;
+        clients.find(&self.clients, client_id, |rule| &rule.client_id)
     }
 
     /// The entry of a service that is not of this installation.
     pub fn declared(&self, audience: &str) -> Option<&Audience> {
-        self.audiences.iter().find(|one| one.audience == audience)
+        let audiences = &self.places.audiences;
+        audiences.find(&self.audiences, audience, |one| &one.audience)
     }
 
     /// The scopes that a service knows: those of its entry, or of this installation's services.
