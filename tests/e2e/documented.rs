@@ -31,6 +31,9 @@ fn below(page: &str, mark: &str) -> Vec<(String, String)> {
     blocks
 }
 
+/// How each script begins: its jobs end with it.
+const SHELL: &str = "set -euo pipefail\nset -m\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n";
+
 /// The environment of a page's blocks: a home directory with nothing but what the page makes.
 struct Room {
     home: TempDir,
@@ -86,13 +89,22 @@ impl Room {
             .replace("./target/release", &format!("{home}/bin"))
     }
 
-    /// Runs shell in `cwd`; returns its output.
+    /// The marked blocks of shell of a page as one script.
+    fn script(&self, page: &str) -> String {
+        let blocks = marked(page).into_iter().map(|(tag, text)| {
+            assert_eq!(tag, "sh", "{page}");
+            text
+        });
+        self.placed(&blocks.collect::<Vec<_>>().join("\n"))
+    }
+
+    /// Runs shell in `cwd`, and ends what it has left running; returns its output.
     fn shell(&self, cwd: &Path, script: &str) -> String {
         let path = std::env::var("PATH").unwrap();
         let python = python();
         let venv = python.parent().unwrap().display();
         let out = Command::new("bash")
-            .args(["-c", &format!("set -euo pipefail\nset -m\n{script}")])
+            .args(["-c", &format!("{SHELL}{script}")])
             .current_dir(cwd)
             .env(
                 "PATH",
@@ -134,12 +146,7 @@ fn ports_are_moved_once() {
 
 /// Runs all marked blocks of shell of a page as one script in the workspace.
 fn run_page(room: &Room, page: &str) -> String {
-    let scripts = marked(page).into_iter().map(|(tag, text)| {
-        assert_eq!(tag, "sh", "{page}");
-        room.placed(&text)
-    });
-    let script = scripts.collect::<Vec<_>>().join("\n");
-    room.shell(&workspace(), &script)
+    room.shell(&workspace(), &room.script(page))
 }
 
 #[test]
@@ -148,7 +155,7 @@ fn separate_processes_run_the_loop_and_end() {
     // `jobs -p` after the last command: all six were signalled, and the test waits for them.
     let blocks = marked("docs/separate-processes.md");
     let script = format!(
-        "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n{}\nfor job in $(jobs -p); do wait $job; done\necho ended\n",
+        "{}\nfor job in $(jobs -p); do wait $job; done\necho ended\n",
         room.placed(&blocks[0].1)
     );
     let said = room.shell(&workspace(), &script);
@@ -287,10 +294,7 @@ fn an_api_is_protected_and_called_as_the_page_says() {
     );
     fs::write(room.path("tmp/orders.py"), placed(app)).unwrap();
     // What the page says of revoking and of asking why comes after its commands.
-    let script = format!(
-        "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n{}\n{AFTERWARDS}",
-        placed(&blocks.join("\n"))
-    );
+    let script = format!("{}\n{AFTERWARDS}", placed(&blocks.join("\n")));
     let said = room.shell(&room.path("tmp"), &script);
     for words in [
         r#"{"error":"Bearer"}"#,
@@ -327,11 +331,10 @@ fn services_in_three_languages_verify_tokens_as_the_page_shows() {
         dir.join("node_modules"),
     )
     .unwrap();
-    let blocks: Vec<String> = marked(page).into_iter().map(|(_, text)| text).collect();
     let script = format!(
-        "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\nexport GO111MODULE=off GOPATH=/usr/share/gocode GOCACHE={}\n{}\n{OTHERS}",
+        "export GO111MODULE=off GOPATH=/usr/share/gocode GOCACHE={}\n{}\n{OTHERS}",
         std::env::temp_dir().join("ron-go-cache").display(),
-        room.placed(&blocks.join("\n"))
+        room.script(page)
     );
     let said = room.shell(&dir, &script);
     assert_eq!(said.matches("good: ci").count(), 3, "{said}");
@@ -379,13 +382,13 @@ fn a_pod_gets_a_passport_for_its_service_account_token() {
     let page = "docs/workloads.md";
     let room = Room::new();
     let dir = room.path("tmp");
-    let blocks: Vec<String> = marked(page).into_iter().map(|(_, text)| text).collect();
-    let commands = room.placed(&blocks.join("\n"));
-    let commands = commands.replace("/var/run/secrets/ron/token", "pod.token");
+    let commands = room
+        .script(page)
+        .replace("/var/run/secrets/ron/token", "pod.token");
     // In place of the cluster: its keys, and the token of a pod, made by PyJWT.
     room.tool("kubectl", "#!/bin/sh\ncat keys.json\n");
     let script = format!(
-        "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\npython - <<'PY'\n{CLUSTER}PY\n{commands}\n{}",
+        "python - <<'PY'\n{CLUSTER}PY\n{commands}\n{}",
         "python -c \"import jwt, sys; print(jwt.decode(sys.stdin.read().strip(), options={'verify_signature': False}))\" < passport"
     );
     let said = room.shell(&dir, &script);

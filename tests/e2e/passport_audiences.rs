@@ -4,7 +4,7 @@
 use std::process::Command;
 
 use ron_http::Reply;
-use ron_tests::issuer::{Rig, claims, text};
+use ron_tests::issuer::{Rig, claims, text, version_in_force};
 use ron_tests::tools::fed;
 use ron_tests::{Fleet, json, ok, python, ron_binary, until, workspace};
 use serde_json::{Value, json};
@@ -38,13 +38,6 @@ fn operator(rig: &Rig, more: &[(&str, &str)]) -> Reply {
     rig.operator("/oauth2/token", &fields)
 }
 
-fn publish(rig: &Rig, policy: &Value) {
-    rig.publish(policy, true);
-    until("the policy is in force", || {
-        version_in_force(&rig.fleet) == policy["version"].as_f64().unwrap()
-    });
-}
-
 /// The statuses of both services of others, one per token; they must agree.
 fn foreign(fleet: &Fleet, audience: &str, scope: &str, tokens: &[&str]) -> Vec<u16> {
     let asked = json!({"base": fleet.api("svc-passport"), "audience": audience, "scope": scope, "tokens": tokens});
@@ -71,7 +64,7 @@ fn services_of_others_verify_tokens_for_the_audiences_and_scopes_of_the_policy()
     // Before the policy names it, nobody gets a token for it.
     let orders = ("audience", ORDERS);
     refused(robot(&rig, &[orders]), "invalid_target");
-    publish(&rig, &with_orders(&first, 3));
+    rig.put_in_force(&with_orders(&first, 3));
 
     let read = text(&robot(&rig, &[orders]), "access_token");
     let said = claims(&read);
@@ -185,7 +178,7 @@ fn services_of_others_verify_tokens_for_the_audiences_and_scopes_of_the_policy()
         let ours = |one: &Value| one["audience"] != ORDERS && one["audience"] != "reports";
         rule["audiences"].as_array_mut().unwrap().retain(ours);
     }
-    publish(&rig, &without);
+    rig.put_in_force(&without);
     refused(robot(&rig, &[orders]), "invalid_target");
     let metadata = rig.url("/.well-known/oauth-authorization-server");
     let scopes = json(&rig.fleet.get(&metadata, None), 200)["scopes_supported"].clone();
@@ -456,11 +449,4 @@ fn a_rotated_secret_works_and_the_old_one_ends_with_its_overlap() {
         "robot proves itself by 1 key",
     );
     assert_eq!(status(&last), 200);
-}
-
-fn version_in_force(fleet: &Fleet) -> f64 {
-    fleet.metric(
-        "svc-passport",
-        "svc_passport_policy_version{kind=\"issuer\"} ",
-    )
 }

@@ -148,11 +148,7 @@ fn pod() -> Value {
 fn start() -> (Rig, Foreign, KeyServer) {
     let (rig, foreign) = (Rig::start(), Foreign::new());
     let server = KeyServer::start(&foreign.set("rsa", "sig"));
-    rig.publish(&policy(&rig, &foreign, &server), true);
-    until("the policy is in force", || {
-        let line = "svc_passport_policy_version{kind=\"issuer\"} ";
-        rig.fleet.metric("svc-passport", line) == 3.0
-    });
+    rig.put_in_force(&policy(&rig, &foreign, &server));
     let first = |n: u32| {
         let claims = job(&rig, &format!("first-{n}"));
         foreign.one("pyjwt", "rsa", "RS256", json!({"kid": "rsa"}), claims)

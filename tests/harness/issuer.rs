@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::{Fleet, json, ok, ron_on};
+use crate::{Fleet, json, ok, ron_on, until};
 use ron_client::encode;
 use ron_crypto::sign::Ed25519Key;
 use ron_http::{Method, Reply};
@@ -35,6 +35,14 @@ pub fn claims(token: &str) -> Value {
 
 pub fn robot() -> Ed25519Key {
     Ed25519Key::from_seed(&[42; 32])
+}
+
+/// The version of the policy that the issuer decides by.
+pub fn version_in_force(fleet: &Fleet) -> f64 {
+    fleet.metric(
+        "svc-passport",
+        "svc_passport_policy_version{kind=\"issuer\"} ",
+    )
 }
 
 /// A fleet with a second client that signs assertions, whose policy is read five times a second.
@@ -103,6 +111,15 @@ impl Rig {
             std::fs::rename(sig, into.join("issuer.json.sig")).unwrap();
         }
         std::fs::rename(draft, into.join("issuer.json")).unwrap();
+    }
+
+    /// Publishes a signed policy and waits until it is in force.
+    #[allow(clippy::float_cmp)] // both are whole numbers
+    pub fn put_in_force(&self, policy: &Value) {
+        self.publish(policy, true);
+        until("the policy is in force", || {
+            version_in_force(&self.fleet) == policy["version"].as_f64().unwrap()
+        });
     }
 
     pub fn url(&self, path: &str) -> String {

@@ -14,7 +14,6 @@ use ron_auth::{client_secret, service_token};
 use ron_http::certificate_print;
 use ron_proto::Tenant;
 use ron_proto::passport::{AudienceRule, ClientRule, IssuerPolicy, TTL_S_DEFAULT};
-use ron_service::Config;
 use svc_passport::explain::{ConfiguredClient, Decider};
 
 use crate::audience::words;
@@ -203,9 +202,7 @@ impl Issuer {
 
 /// The clients of a configuration, read as the service reads it.
 fn configured(path: &Path, text: &str) -> Result<Vec<ConfiguredClient>, String> {
-    let env = |key: &str| std::env::var(key).ok();
-    let table = fleet::table("svc-passport")?;
-    let config = Config::load(table, Some((path, text)), &env, &[]).map_err(fleet::lines)?;
+    let config = fleet::load_text("svc-passport", path, text)?;
     let decider = Decider::new(&config).map_err(fleet::lines)?;
     Ok(decider.clients())
 }

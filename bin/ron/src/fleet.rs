@@ -383,8 +383,13 @@ fn link(stop: &Shutdown, of_service: &ShutdownTrigger) -> Arc<ShutdownTrigger> {
 pub fn load_file(name: &str, file: &Path) -> Result<Config, String> {
     let text = std::fs::read_to_string(file)
         .map_err(|e| format!("{} cannot be read: {e}", file.display()))?;
+    load_text(name, file, &text)
+}
+
+/// The same of a text, which is or will be in `file`.
+pub fn load_text(name: &str, file: &Path, text: &str) -> Result<Config, String> {
     let env = |key: &str| std::env::var(key).ok();
-    Config::load(table(name)?, Some((file, &text)), &env, &[]).map_err(lines)
+    Config::load(table(name)?, Some((file, text)), &env, &[]).map_err(lines)
 }
 
 /// The configuration of a service: its file, the environment, then `flags`. If `flags` are given,

@@ -5,8 +5,8 @@ use std::sync::atomic::AtomicU64;
 
 use ron_files::Dir;
 use ron_http::{
-    Authorizer, ClientCert, ClientConfig, Need, Peer, Principal, PrincipalKind, RequestHead,
-    Transport,
+    Authorizer, ClientCert, ClientConfig, Need, Peer, Principal, PrincipalKind, Request,
+    RequestHead, Transport,
 };
 use ron_kernel::{
     ClosedCounter, Counter, KernelMetrics, Registry, SharedClock, Snapshot, Supervisor, ThreadSpec,
@@ -220,6 +220,17 @@ impl RonAuthorizer {
         self.refusals.refused(reason, peer, request_id, client);
     }
 
+    /// Counts and logs a request that the service itself refuses, as for a caveat that only the service can check.
+    pub fn refused_request(&self, reason: &'static str, request: &Request) {
+        // A service is named in the configuration; the name in a passport is chosen by its client and must not become a
+        // label.
+        let caller = &request.principal;
+        let service = caller.kind == PrincipalKind::Service;
+        let client = service.then_some(caller.name.as_str());
+        let peer = Peer::of(request.peer, request.transport);
+        self.refused(reason, peer, &request.request_id, client);
+    }
+
     /// The principal. `client` is set as soon as the identity is proved, also when the request is
     /// refused.
     fn judge(
@@ -387,7 +398,8 @@ impl RonAuthorizer {
             let still = found.by.still(keys);
             #[cfg(mutant = "withdrawn")] // a token counts longer than its key
             let still = still || ron_kernel::mutant("withdrawn");
-            let named = keys.takes_issuer(&found.claims.iss, &issuer.issuer, now_s);
+            let mut names = keys.issuers(&issuer.issuer, now_s);
+            let named = names.any(|name| name == found.claims.iss);
             same_rule && named && still
         })?;
         self.cache_hits.inc();
@@ -405,7 +417,7 @@ impl RonAuthorizer {
     ) -> Result<Arc<Verified>, AuthReject> {
         self.verifications.inc();
         let expect = Expect {
-            issuers: &keys.issuers(&issuer.issuer, now_s),
+            issuers: &keys.issuers(&issuer.issuer, now_s).collect::<Vec<_>>(),
             audience: &config.audience,
             now_s,
         };

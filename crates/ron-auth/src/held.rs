@@ -72,7 +72,8 @@ impl RonAuthorizer {
         let config = self.config.load();
         let issuer = config.issuer.as_ref().ok_or(AuthReject::NoIssuer)?;
         let keys = self.keys_of(issuer).ok_or(AuthReject::NoKeys)?;
-        if !keys.takes_issuer(&held.0.claims.iss, &issuer.issuer, self.now_s()) {
+        let mut names = keys.issuers(&issuer.issuer, self.now_s());
+        if !names.any(|name| name == held.0.claims.iss) {
             return Err(AuthReject::Issuer);
         }
         let revoked = self.revoked_of(issuer).ok_or(AuthReject::NoKeys)?;

@@ -315,19 +315,14 @@ impl JwksSnapshot {
     }
 
     /// The `iss` that tokens may have at this time: the names in the note, or without one the configured name.
-    pub(crate) fn issuers<'a>(&'a self, configured: &'a str, now_s: u64) -> Vec<&'a str> {
-        match &self.names {
-            Some(names) => names.at(now_s).collect(),
-            None => vec![configured],
-        }
-    }
-
-    /// Whether tokens may have this `iss`, see [`Self::issuers`].
-    pub(crate) fn takes_issuer(&self, iss: &str, configured: &str, now_s: u64) -> bool {
-        match &self.names {
-            Some(names) => names.at(now_s).any(|name| name == iss),
-            None => iss == configured,
-        }
+    pub(crate) fn issuers<'a>(
+        &'a self,
+        configured: &'a str,
+        now_s: u64,
+    ) -> impl Iterator<Item = &'a str> {
+        let noted = self.names.as_ref().map(|names| names.at(now_s));
+        let configured = noted.is_none().then_some(configured);
+        noted.into_iter().flatten().chain(configured)
     }
 
     /// The version of the note that vouches for these keys; 0 without one.

@@ -112,14 +112,7 @@ mod tests {
     #[test]
     fn secrets_are_named_and_never_there() {
         let (ec, _) = EcKey::generate(Curve::P256);
-        let kid = "default/web/ecdsa-p256/018f8e9e-0000-7000-8000-000000000001";
-        let key = Key {
-            kid: kid.parse().unwrap(),
-            version: 1,
-            label: "tls".to_owned(),
-            public: Public::Ec(Curve::P256, ec.public().to_vec()),
-            local: true,
-        };
+        let key = Key::sample("ecdsa-p256", Public::Ec(Curve::P256, ec.public().to_vec()));
         let check = |class: Class, attribute: CK_ATTRIBUTE_TYPE, want: Result<Vec<u8>, Rv>| {
             assert_eq!(
                 value(&key, class, attribute),

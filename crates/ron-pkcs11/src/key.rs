@@ -34,6 +34,19 @@ pub enum Public {
 }
 
 impl Key {
+    /// A key for tests, whose label is `tls`.
+    #[cfg(test)]
+    pub fn sample(alg: &str, public: Public) -> Self {
+        let kid = format!("default/web/{alg}/018f8e9e-0000-7000-8000-000000000001");
+        Self {
+            kid: kid.parse().expect("a key id"),
+            version: 1,
+            label: "tls".to_owned(),
+            public,
+            local: true,
+        }
+    }
+
     /// The key of a document with its head version; `None` for keys that no mechanism of this module can use.
     pub fn of(doc: &KeyDoc, label: Option<&String>) -> Option<Self> {
         if !usable(doc) {

@@ -431,14 +431,7 @@ mod tests {
     fn module() -> (Module, CK_SESSION_HANDLE, EcKey) {
         let module = Module::new(config::for_tests("unix:/nonexistent/kms.sock"));
         let (ec, _) = EcKey::generate(Curve::P256);
-        let kid = "default/web/ecdsa-p256/018f8e9e-0000-7000-8000-000000000001";
-        let key = Key {
-            kid: kid.parse().unwrap(),
-            version: 1,
-            label: "tls".to_owned(),
-            public: Public::Ec(Curve::P256, ec.public().to_vec()),
-            local: true,
-        };
+        let key = Key::sample("ecdsa-p256", Public::Ec(Curve::P256, ec.public().to_vec()));
         module.table.lock().list(0, vec![Arc::new(key)]);
         let session = module.open_session(0, false).unwrap();
         (module, session, ec)

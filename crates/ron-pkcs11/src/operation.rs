@@ -204,13 +204,9 @@ mod tests {
     use super::*;
 
     fn key(alg: &str, public: Public) -> Arc<Key> {
-        let kid = format!("default/web/{alg}/018f8e9e-0000-7000-8000-000000000001");
         Arc::new(Key {
-            kid: kid.parse().unwrap(),
             version: 3,
-            label: String::new(),
-            public,
-            local: true,
+            ..Key::sample(alg, public)
         })
     }
 

@@ -163,9 +163,7 @@ mod tests {
         Arc::new(Key {
             kid: kid.parse().unwrap(),
             version,
-            label: String::new(),
-            public: Public::Ed25519([last; 32]),
-            local: true,
+            ..Key::sample("ed25519", Public::Ed25519([last; 32]))
         })
     }
 

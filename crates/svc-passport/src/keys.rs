@@ -9,11 +9,11 @@ use ron_auth::{JwksSnapshot, PqRule};
 use ron_client::KmsClient;
 use ron_kernel::{Deadline, KernelMetrics, SharedClock, Snapshot, ThreadCtx};
 use ron_proto::kms::{Jwk, KeyDoc, KeyState, KeyVersionDoc};
-use ron_proto::passport::{Jwks, TTL_S_MAX};
+use ron_proto::passport::Jwks;
 use ron_proto::{Kid, Timestamp};
 
 use crate::metrics::Metrics;
-use crate::names::Names;
+use crate::names::{Names, last_end_s};
 use crate::token::{SigningKey, token_jwk};
 
 /// The keys of one read of the KMS.
@@ -39,8 +39,6 @@ pub struct IssuerKeys {
     pub expired: BTreeMap<Kid, u32>,
 }
 
-/// Seconds that a superseded key is published longer, for differences between clocks.
-const GRACE_S: u64 = 120;
 /// `kty` of ML-DSA keys.
 const AKP: &str = "AKP";
 
@@ -410,7 +408,7 @@ impl Validity {
     /// When its last token has expired (unix seconds), counted from its successor: the KMS signs only with the newest
     /// version.
     pub fn end_s(&self) -> Option<u64> {
-        self.superseded_s.map(|at| at + TTL_S_MAX + GRACE_S)
+        self.superseded_s.map(last_end_s)
     }
 }
 

@@ -1,6 +1,8 @@
 //! The keys that are published, and since when and until when.
 
 use super::*;
+use crate::names::GRACE_S;
+use ron_proto::passport::TTL_S_MAX;
 use serde_json::json;
 
 /// Versions made at these seconds.

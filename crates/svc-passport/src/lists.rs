@@ -153,11 +153,11 @@ mod tests {
     use std::io::Read as _;
 
     use ron_kernel::{Random as _, SeededRandom};
-    use ron_proto::Timestamp;
-    use ron_proto::kms::{Bytes, MESSAGE_BYTES_MAX};
-    use ron_proto::passport::{RevocationEvent, RevocationPage, Revoked};
+    use ron_proto::kms::MESSAGE_BYTES_MAX;
+    use ron_proto::passport::Revoked;
 
     use super::*;
+    use crate::samples::view;
 
     fn row() -> ListRow {
         ListRow {
@@ -174,25 +174,6 @@ mod tests {
             opened_s: 1_000,
             first,
         }
-    }
-
-    fn view(all: &[Revoked]) -> RevocationView {
-        let mut view = RevocationView::unchecked();
-        let events = all.iter().zip(1..).map(|(revoked, seq)| RevocationEvent {
-            seq,
-            ts: Timestamp(0),
-            revoked: revoked.clone(),
-            salt: Bytes::default(),
-            by: Bytes::default(),
-        });
-        let page = RevocationPage {
-            events: events.collect(),
-            next: all.len() as u64,
-            current_epoch: 2,
-            checkpoint: String::new(),
-        };
-        view.apply(&page, true, 1_000).unwrap();
-        view
     }
 
     #[test]
@@ -241,7 +222,7 @@ mod tests {
     #[test]
     fn the_bits_follow_what_is_revoked() {
         let set = |all: &[Revoked]| {
-            let bits = bits(&row(), &view(all), &[]);
+            let bits = bits(&row(), &view(all, 2, 1_000), &[]);
             bits.iter().map(|b| b.count_ones()).sum::<u32>()
         };
         let jti = |idx: u32, list: u64| Revoked::Jti {
@@ -253,7 +234,10 @@ mod tests {
             set(&[jti(0, 0x1f), jti(9, 0x1f), jti(9, 0x1), jti(3, 0x1f0)]),
             2
         );
-        assert_eq!(bits(&row(), &view(&[jti(9, 0x1f)]), &[8])[1], 0b11);
+        assert_eq!(
+            bits(&row(), &view(&[jti(9, 0x1f)], 2, 1_000), &[8])[1],
+            0b11
+        );
         assert_eq!(
             set(&[Revoked::Kid {
                 kid: "k".to_owned()

@@ -3,8 +3,13 @@
 use ron_proto::passport::TTL_S_MAX;
 use ron_proto::{Kid, Timestamp};
 
-/// Seconds that a former name and its keys count longer than its last token, for differences between clocks.
-const GRACE_S: u64 = 120;
+/// Seconds that a former name, its keys and a superseded key count longer than their last token, for differences between clocks.
+pub(crate) const GRACE_S: u64 = 120;
+
+/// Unix second after which no token is valid that was made before `stopped_s`.
+pub(crate) const fn last_end_s(stopped_s: u64) -> u64 {
+    stopped_s + TTL_S_MAX + GRACE_S
+}
 
 /// A name that the issuer had before.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,7 +31,7 @@ impl Former {
 
     /// Unix second after which no token with this name is valid.
     pub fn end_s(&self) -> u64 {
-        self.moved_s() + TTL_S_MAX + GRACE_S
+        last_end_s(self.moved_s())
     }
 }
 

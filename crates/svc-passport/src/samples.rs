@@ -1,8 +1,12 @@
 //! Test data for decisions: a policy's rules, a plain request, limits without ML-DSA, a token's claims.
 
-use ron_auth::Claims;
+use ron_auth::{Claims, RevocationView};
+use ron_proto::Timestamp;
 use ron_proto::caveat::CaveatMaxima;
-use ron_proto::passport::{AudienceRule, ClientRule, IssuerPolicy, PolicyPlaces};
+use ron_proto::kms::Bytes;
+use ron_proto::passport::{
+    AudienceRule, ClientRule, IssuerPolicy, PolicyPlaces, RevocationEvent, RevocationPage, Revoked,
+};
 use ron_proto::policy::PolicySig;
 
 use crate::policy::{Grant, Limits, PqMode, TokenRequest};
@@ -102,6 +106,26 @@ pub fn claims() -> Claims {
         ancestors: Vec::new(),
         budgets: Vec::new(),
     }
+}
+
+/// The view of a service that has read these revocations, at unix second `now_s`.
+pub fn view(all: &[Revoked], current_epoch: u64, now_s: u64) -> RevocationView {
+    let mut view = RevocationView::unchecked();
+    let events = all.iter().zip(1..).map(|(revoked, seq)| RevocationEvent {
+        seq,
+        ts: Timestamp(0),
+        revoked: revoked.clone(),
+        salt: Bytes::default(),
+        by: Bytes::default(),
+    });
+    let page = RevocationPage {
+        events: events.collect(),
+        next: all.len() as u64,
+        current_epoch,
+        checkpoint: String::new(),
+    };
+    view.apply(&page, true, now_s).expect("a page without gaps");
+    view
 }
 
 /// A policy of this version without clients; its signature is not one.

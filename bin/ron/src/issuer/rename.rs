@@ -12,7 +12,6 @@ use ron_kernel::{Clock as _, Deadline, SystemClock};
 use ron_proto::kms::{CreateKey, JwtPolicy, KeyBackend, PayloadPolicy, RotateEvery};
 use ron_proto::passport::TTL_S_MAX;
 use ron_proto::{Kid, OpId, Timestamp};
-use ron_service::Config;
 use ron_service::config::BaseUrl;
 use svc_passport::explain::Decider;
 use toml_edit::{Array, ArrayOfTables, DocumentMut, Item, Table, Value};
@@ -225,9 +224,7 @@ fn set(doc: &mut DocumentMut, section: Option<&str>, key: &str, mut value: Value
 
 /// The service would start with this text.
 fn check(path: &std::path::Path, text: &str) -> Result<(), String> {
-    let env = |key: &str| std::env::var(key).ok();
-    let table = fleet::table("svc-passport")?;
-    let config = Config::load(table, Some((path, text)), &env, &[]).map_err(fleet::lines)?;
+    let config = fleet::load_text("svc-passport", path, text)?;
     Decider::new(&config).map_err(fleet::lines)?;
     Ok(())
 }

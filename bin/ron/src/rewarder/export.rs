@@ -12,9 +12,6 @@ use svc_rewarder::manifest::reader::Reader;
 
 use super::{ROWS, bar};
 
-/// Payouts read at a time.
-const STEP: u64 = 8_192;
-
 /// Write the payouts of a run as CSV, NDJSON or (built with --features parquet) Parquet.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  ron rewarder export run > payouts.csv\n  \
@@ -58,13 +55,11 @@ fn write(reader: &Reader, format: &str, out: impl Write + Send) -> Result<(), St
     if format == "csv" {
         writeln!(out, "index,account,amount_minor").map_err(cannot)?;
     }
-    let mut next = 0;
-    while next < reader.len() {
-        let rows = reader.range(next, next + STEP).map_err(|e| e.to_string())?;
+    for rows in reader.pages(reader.len()) {
+        let rows = rows.map_err(|e| e.to_string())?;
         for payout in &rows {
             line(&mut out, format, payout).map_err(cannot)?;
         }
-        next += STEP;
         bar.inc(rows.len() as u64);
     }
     bar.finish_and_clear();

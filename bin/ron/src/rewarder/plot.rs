@@ -74,12 +74,8 @@ pub fn run(args: &PlotArgs) -> Result<(), String> {
 fn read(dir: &std::path::Path) -> Result<Epoch, String> {
     let reader = Reader::open(&Dir::os(dir)).map_err(|e| e.to_string())?;
     let mut amounts = Vec::with_capacity(usize::try_from(reader.len()).unwrap_or(0));
-    let mut next = 0;
-    while next < reader.len() {
-        let rows = reader
-            .range(next, next + 8_192)
-            .map_err(|e| e.to_string())?;
-        next += rows.len() as u64;
+    for rows in reader.pages(reader.len()) {
+        let rows = rows.map_err(|e| e.to_string())?;
         amounts.extend(rows.iter().map(|payout| payout.amount_minor.0));
     }
     amounts.sort_unstable_by(|a, b| b.cmp(a));

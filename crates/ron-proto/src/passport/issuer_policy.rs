@@ -510,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_for_another_audience_is_within_the_rules_of_those_who_may_have_made_it() {
+    fn a_token_for_another_audience_is_within_the_rules_of_its_actors() {
         use NotPermitted as No;
         let mut policy = policy();
         let gateway = &mut policy.clients[1];

@@ -251,27 +251,18 @@ impl EngineLog {
             self.take(read)?;
         }
         if let Err(error) = self.check(&head, known) {
-            return Err(self.claimed_since(&head, error, deadline)?);
+            // The answer to a claim may be an old one: the claim waited for the standby, and meanwhile another holder has claimed
+            // the log and written, which this node has read. Then nothing is lost.
+            let is_lost = matches!(error, EngineError::Store(StoreError::Lost(_)));
+            if is_lost && self.store.head(deadline)?.epoch != head.epoch {
+                self.set_epoch(None);
+                return Err(StoreError::Fenced.into());
+            }
+            return Err(error);
         }
         self.set_epoch(Some(head.epoch));
         self.pending = None;
         Ok(from..self.log.size())
-    }
-
-    /// The error of a claim whose head is behind what is acknowledged. The answer to a claim may be an old one: the claim waited for the
-    /// standby, and meanwhile another holder has claimed the log and written, which this node has read. Then nothing is lost.
-    fn claimed_since(
-        &mut self,
-        head: &Head,
-        error: EngineError,
-        deadline: Deadline,
-    ) -> Result<EngineError, EngineError> {
-        let is_lost = matches!(error, EngineError::Store(StoreError::Lost(_)));
-        if !is_lost || self.store.head(deadline)?.epoch == head.epoch {
-            return Ok(error);
-        }
-        self.set_epoch(None);
-        Ok(StoreError::Fenced.into())
     }
 
     /// Appends a batch and returns the index of its first entry. When this returns, all of it is durable on both hosts.

@@ -94,19 +94,30 @@ impl Holders {
         Ok(void)
     }
 
-    /// Deletes the records of lists that no valid token refers to; `now_s` in unix seconds. The part of a list's number that counts is
-    /// never smaller than the second in which it was opened, so the number alone decides.
+    /// Deletes the records of lists that no valid token refers to; `now_s` in unix seconds.
     pub fn forget(&self, now_s: u64) -> io::Result<()> {
-        let oldest = now_s.saturating_sub(LIST_KEPT_S);
-        let mut done = Ok(());
-        for file in self.disk.list(&self.dir)? {
-            if file.parse().is_ok_and(|list| opened_at(list) < oldest) {
-                // A file that cannot be deleted keeps no other.
-                done = done.and(self.disk.remove(&self.dir.join(file)));
-            }
-        }
-        done
+        forget(&*self.disk, &self.dir, now_s, |file| file.parse().ok())
     }
+}
+
+/// Deletes the files of lists that no valid token refers to; `list_of` reads a list's number from the name of a file. The
+/// part of the number that counts is never smaller than the second in which the list was opened, so the number alone
+/// decides.
+pub(super) fn forget(
+    disk: &dyn Disk,
+    dir: &Path,
+    now_s: u64,
+    list_of: impl Fn(&str) -> Option<u64>,
+) -> io::Result<()> {
+    let oldest = now_s.saturating_sub(LIST_KEPT_S);
+    let mut done = Ok(());
+    for file in disk.list(dir)? {
+        if list_of(&file).is_some_and(|list| opened_at(list) < oldest) {
+            // A file that cannot be deleted keeps no other.
+            done = done.and(disk.remove(&dir.join(file)));
+        }
+    }
+    done
 }
 
 fn path(dir: &Path, list: u64) -> PathBuf {
@@ -129,32 +140,17 @@ pub(super) fn name(list: u64, subject: &str) -> u64 {
 #[cfg(test)]
 mod tests {
     use ron_files::{CrashMode, MemoryDisk, OsDisk, SimDisk};
-    use ron_proto::Timestamp;
-    use ron_proto::kms::Bytes;
-    use ron_proto::passport::{RevocationEvent, RevocationPage, Revoked};
+    use ron_proto::passport::Revoked;
 
     use super::*;
+    use crate::samples;
 
     fn view(subject: &str, issued_until: u64) -> RevocationView {
-        let mut view = RevocationView::unchecked();
-        let event = RevocationEvent {
-            seq: 1,
-            ts: Timestamp(0),
-            revoked: Revoked::Subject {
-                subject_ref: subject.to_owned(),
-                issued_until,
-            },
-            salt: Bytes::default(),
-            by: Bytes::default(),
+        let revoked = Revoked::Subject {
+            subject_ref: subject.to_owned(),
+            issued_until,
         };
-        let page = RevocationPage {
-            events: vec![event],
-            next: 1,
-            current_epoch: 1,
-            checkpoint: String::new(),
-        };
-        view.apply(&page, true, issued_until).unwrap();
-        view
+        samples::view(&[revoked], 1, issued_until)
     }
 
     fn at(first: u32) -> Places {

@@ -14,8 +14,8 @@ use ron_auth::{Claims, RevocationView};
 use ron_files::{Disk, FileError, Kind, Slot, SlotFile};
 use ron_proto::passport::ANCESTORS_MAX;
 
-use super::holders::name;
-use crate::lists::{LIST_KEPT_S, LIST_TOKENS, opened_at, place};
+use super::holders::{forget, name};
+use crate::lists::{LIST_TOKENS, place};
 
 /// Bytes of a slot's content: list and position of the earlier token, 48 bits of a hash for each of its keys.
 const ENTRY: usize = 8 + 4 + 2 * NAME;
@@ -86,15 +86,9 @@ impl Origins {
 
     /// Deletes the records of lists that no valid token refers to; `now_s` in unix seconds.
     pub fn forget(&self, now_s: u64) -> io::Result<()> {
-        let oldest = now_s.saturating_sub(LIST_KEPT_S);
-        let mut done = Ok(());
-        for file in self.disk.list(&self.dir)? {
-            let list = file.split_once('.').and_then(|(list, _)| list.parse().ok());
-            if list.is_some_and(|list| opened_at(list) < oldest) {
-                done = done.and(self.disk.remove(&self.dir.join(file)));
-            }
-        }
-        done
+        forget(&*self.disk, &self.dir, now_s, |file| {
+            file.split_once('.')?.0.parse().ok()
+        })
     }
 }
 
@@ -133,37 +127,16 @@ fn short(list: u64, kid: &str) -> [u8; NAME] {
 mod tests {
     use ron_auth::Ancestor;
     use ron_files::{MemoryDisk, OsDisk, SimDisk};
-    use ron_proto::Timestamp;
-    use ron_proto::kms::Bytes;
-    use ron_proto::passport::{RevocationEvent, RevocationPage, Revoked};
+    use ron_proto::passport::Revoked;
 
     use super::*;
-    use crate::lists::jti;
-    use crate::samples::claims;
+    use crate::lists::{LIST_KEPT_S, jti};
+    use crate::samples::{claims, view};
 
     const LIST: u64 = 10_007;
 
     fn id(list: u64, at: u32) -> String {
         jti(list, at, &[at as u8; 16])
-    }
-
-    fn view(all: &[Revoked]) -> RevocationView {
-        let mut view = RevocationView::unchecked();
-        let event = |(revoked, seq): (&Revoked, u64)| RevocationEvent {
-            seq,
-            ts: Timestamp(0),
-            revoked: revoked.clone(),
-            salt: Bytes::default(),
-            by: Bytes::default(),
-        };
-        let page = RevocationPage {
-            events: all.iter().zip(1..).map(event).collect(),
-            next: all.len() as u64,
-            current_epoch: 1,
-            checkpoint: String::new(),
-        };
-        view.apply(&page, true, 0).expect("a page without gaps");
-        view
     }
 
     fn of_jti(jti: &str) -> Revoked {
@@ -209,7 +182,7 @@ mod tests {
             origins.note(LIST, 6, &second).expect("written");
             origins.note(LIST, 7, &first).expect("written");
             let void = |all: &[Revoked]| {
-                let mut void = open().revoked(LIST, &view(all)).expect("read");
+                let mut void = open().revoked(LIST, &view(all, 1, 0)).expect("read");
                 void.sort_unstable();
                 void.dedup();
                 void
@@ -222,7 +195,7 @@ mod tests {
             assert_eq!(void(&[of_kid("old")]), [5, 6, 7]);
             assert_eq!(void(&[of_kid("new")]), [6]);
             assert_eq!(void(&[of_kid("other")]), [0; 0]);
-            let other = open().revoked(LIST + 1, &view(&[of_jti(&first.jti)]));
+            let other = open().revoked(LIST + 1, &view(&[of_jti(&first.jti)], 1, 0));
             assert_eq!(other.expect("read"), [0; 0]);
             origins.forget(LIST + LIST_KEPT_S).expect("looked");
             assert_eq!(void(&[of_jti(&first.jti)]), [5, 6, 7], "kept");
@@ -247,7 +220,7 @@ mod tests {
             bad[byte] ^= 1;
             disk.poke(file, Some(bad));
             let rest: Vec<u32> = (2..5).filter(|at| *at as usize != byte / slot).collect();
-            let void = origins.revoked(LIST, &view(&[of_jti(&first.jti)]));
+            let void = origins.revoked(LIST, &view(&[of_jti(&first.jti)], 1, 0));
             assert_eq!(void.expect("read"), rest, "{byte}");
         }
     }

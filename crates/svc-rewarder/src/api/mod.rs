@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use ron_auth::{RonAuthorizer, caveats};
 use ron_files::Dir;
-use ron_http::{ApiInfo, Peer, PrincipalKind, Request, Router};
+use ron_http::{ApiInfo, Request, Router};
 use ron_kernel::{DiskWatches, Sender, SharedClock};
 use ron_proto::problem::Problem;
 use ron_proto::values::{Account, ValueError};
@@ -81,15 +81,9 @@ impl Api {
             Concern::Account(account) => Some(account),
             Concern::All => None,
         };
-        let caller = &request.principal;
-        caveats::check_operation(&caller.caveats, account, None, None).map_err(|reject| {
-            // A service is named in the configuration; the name in a passport is chosen by its
-            // client and must not become a label.
-            let service = caller.kind == PrincipalKind::Service;
-            let client = service.then_some(caller.name.as_str());
-            let peer = Peer::of(request.peer, request.transport);
-            self.auth
-                .refused(reject.reason(), peer, &request.request_id, client);
+        let caveats = &request.principal.caveats;
+        caveats::check_operation(caveats, account, None, None).map_err(|reject| {
+            self.auth.refused_request(reject.reason(), request);
             Problem::from(reject)
         })
     }

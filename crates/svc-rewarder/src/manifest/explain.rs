@@ -11,7 +11,8 @@ use ron_proto::values::{Account, Amount, ContentId};
 
 use super::dir;
 use super::reader::Reader;
-use super::verify::{VerifyError, read, read_manifest, wrong};
+use super::table::find_row;
+use super::verify::{VerifyError, check_policy, must_read, open_snapshot, read_manifest, wrong};
 use crate::calculus::{self, Barred, Block, Part, Plan, Rules, Usage, Watch};
 use crate::inputs::snapshot::Sealed;
 
@@ -31,24 +32,11 @@ impl Explainer {
     /// caller to check.
     pub fn open(dir: &Dir, watch: &impl Watch) -> Result<Self, VerifyError> {
         let payouts = Reader::with(dir, read_manifest(dir)?)?;
-        let inputs = &payouts.manifest.inputs;
-        let json = read(dir, dir::POLICY)?.ok_or_else(|| wrong(dir::POLICY, &"it is missing"))?;
-        if ContentId::of(&json) != inputs.policy_hash {
-            return Err(wrong(
-                dir::POLICY,
-                &"it is not the policy the manifest names",
-            ));
-        }
+        let json = must_read(dir, dir::POLICY)?;
+        check_policy(ContentId::of(&json), &payouts.manifest)?;
         let policy: RewardPolicy =
             strict::from_slice(&json).map_err(|error| wrong(dir::POLICY, &error))?;
-        let snapshot = Sealed::open(&**dir.disk(), &dir.file(dir::SNAPSHOT))
-            .map_err(|error| wrong(dir::SNAPSHOT, &error))?;
-        if snapshot.cid() != inputs.snapshot {
-            return Err(wrong(
-                dir::SNAPSHOT,
-                &"it is not the snapshot the manifest names",
-            ));
-        }
+        let snapshot = open_snapshot(dir, &payouts.manifest)?;
         let metrics = snapshot.metric_names();
         let rules = Rules::new(&policy, &metrics).map_err(|error| wrong(dir::POLICY, &error))?;
         let plan =
@@ -102,18 +90,13 @@ impl Explainer {
     /// The row of an account, as a block of its own.
     fn find(&self, account: &Account) -> Result<Option<Block<'_>>, VerifyError> {
         let wanted = account.as_str().as_bytes();
-        let unreadable = |error: calculus::Stop| wrong(dir::SNAPSHOT, &error);
-        let (mut low, mut high) = (0, self.snapshot.accounts());
-        while low < high {
-            let middle = low.midpoint(high);
-            let block = self.snapshot.block(middle, 1).map_err(unreadable)?;
-            match block.account(0).cmp(wanted) {
-                std::cmp::Ordering::Equal => return Ok(Some(block)),
-                std::cmp::Ordering::Less => low = middle + 1,
-                std::cmp::Ordering::Greater => high = middle,
-            }
-        }
-        Ok(None)
+        let block = |row| {
+            let block = self.snapshot.block(row, 1);
+            block.map_err(|error| wrong(dir::SNAPSHOT, &error))
+        };
+        let order = |row| block(row).map(|block| block.account(0).cmp(wanted));
+        let row = find_row(self.snapshot.accounts(), order)?;
+        row.map(block).transpose()
     }
 
     fn part(&self, block: &Block<'_>, at: usize) -> Result<Part, VerifyError> {

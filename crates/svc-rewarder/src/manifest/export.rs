@@ -15,8 +15,6 @@ use ron_proto::rewarder::Payout;
 
 use super::reader::Reader;
 
-/// Payouts read and written at a time.
-const STEP: u64 = 8_192;
 /// Rows of a row group.
 const GROUP: usize = 1 << 20;
 /// Digits that a decimal of 128 bits holds.
@@ -41,15 +39,11 @@ pub fn parquet(reader: &Reader, out: impl Write + Send, done: impl Fn(u64)) -> R
     let text = |error: parquet::errors::ParquetError| format!("cannot write: {error}");
     let mut writer =
         ArrowWriter::try_new(out, Arc::clone(&schema), Some(properties)).map_err(text)?;
-    let mut next = 0;
-    while next < reader.len() {
-        let rows = reader
-            .range(next, next + STEP)
-            .map_err(|error| error.to_string())?;
+    for rows in reader.pages(reader.len()) {
+        let rows = rows.map_err(|error| error.to_string())?;
         let batch = RecordBatch::try_new(Arc::clone(&schema), columns(&rows, &amounts)?)
             .map_err(|error| error.to_string())?;
         writer.write(&batch).map_err(text)?;
-        next += rows.len() as u64;
         done(rows.len() as u64);
     }
     writer.close().map(|_| ()).map_err(text)

@@ -14,6 +14,9 @@ use super::tree::{GROUP, Tree};
 use super::verify::{VerifyError, read, read_manifest, read_signatures, wrong};
 use crate::inputs::source::Source;
 
+/// Payouts in a page, so that memory does not grow with the epoch.
+const PAGE: u64 = 8_192;
+
 /// The payouts of a run that was not quarantined.
 #[derive(Debug)]
 pub struct Reader {
@@ -96,6 +99,15 @@ impl Reader {
         self.payouts.total_minor.0
     }
 
+    /// The payouts before `end`, a page at a time.
+    pub const fn pages(&self, end: u64) -> Pages<'_> {
+        Pages {
+            reader: self,
+            next: 0,
+            end,
+        }
+    }
+
     /// Payouts `from .. to`, cut at the end of the table.
     pub fn range(&self, from: u64, to: u64) -> Result<Vec<Payout>, VerifyError> {
         self.read_range(from, to).map_err(|error| damaged(&error))
@@ -153,6 +165,24 @@ impl Reader {
             manifest: self.manifest.clone(),
             signatures: read_signatures(&self.dir)?,
         })
+    }
+}
+
+/// What [`Reader::pages`] returns.
+#[derive(Debug)]
+pub struct Pages<'r> {
+    reader: &'r Reader,
+    next: u64,
+    end: u64,
+}
+
+impl Iterator for Pages<'_> {
+    type Item = Result<Vec<Payout>, VerifyError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let from = self.next;
+        self.next = self.end.min(from + PAGE);
+        (from < self.end).then(|| self.reader.range(from, self.next))
     }
 }
 

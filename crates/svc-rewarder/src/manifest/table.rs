@@ -15,6 +15,7 @@
 //! settlement. Only the residual's record stands outside the order, last.
 
 use std::borrow::Cow;
+use std::cmp::Ordering;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -354,17 +355,31 @@ impl Table {
         let at = |row: usize| -> io::Result<Vec<u8>> {
             Ok(trim(&self.records(row, 1)?[..self.width]).to_vec())
         };
-        let (mut low, mut high) = (0, sorted);
-        while low < high {
-            let middle = low.midpoint(high);
-            match at(middle)?.as_slice().cmp(wanted) {
-                std::cmp::Ordering::Equal => return Ok(Some(middle)),
-                std::cmp::Ordering::Less => low = middle + 1,
-                std::cmp::Ordering::Greater => high = middle,
-            }
+        let found = find_row(sorted, |row| {
+            at(row).map(|account| account.as_slice().cmp(wanted))
+        })?;
+        if found.is_some() {
+            return Ok(found);
         }
         Ok((self.residual_row && at(sorted)? == wanted).then_some(sorted))
     }
+}
+
+/// Searches sorted rows; `order` compares a row with the wanted one.
+pub(super) fn find_row<E>(
+    rows: usize,
+    order: impl Fn(usize) -> Result<Ordering, E>,
+) -> Result<Option<usize>, E> {
+    let (mut low, mut high) = (0, rows);
+    while low < high {
+        let middle = low.midpoint(high);
+        match order(middle)? {
+            Ordering::Equal => return Ok(Some(middle)),
+            Ordering::Less => low = middle + 1,
+            Ordering::Greater => high = middle,
+        }
+    }
+    Ok(None)
 }
 
 fn unwritable(error: io::Error) -> Stop {

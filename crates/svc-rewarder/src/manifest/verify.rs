@@ -10,6 +10,7 @@ use ron_proto::rewarder::{
     LedgerEvidence, MANIFEST_VERSION, ManifestSig, PayoutProof, RunManifest, RunStatus,
 };
 use ron_proto::strict;
+use ron_proto::values::ContentId;
 use serde::de::DeserializeOwned;
 
 use super::dir;
@@ -80,20 +81,8 @@ pub fn verify_watched(dir: &Dir, pins: &Pins, watch: &impl Watch) -> Result<Veri
         &pins.policy,
     )
     .map_err(|error| wrong(dir::POLICY, &error))?;
-    if policy.hash != manifest.inputs.policy_hash {
-        return Err(wrong(
-            dir::POLICY,
-            &"it is not the policy the manifest names",
-        ));
-    }
-    let snapshot = Sealed::open(&**dir.disk(), &dir.file(dir::SNAPSHOT))
-        .map_err(|error| wrong(dir::SNAPSHOT, &error))?;
-    if snapshot.cid() != manifest.inputs.snapshot {
-        return Err(wrong(
-            dir::SNAPSHOT,
-            &"it is not the snapshot the manifest names",
-        ));
-    }
+    check_policy(policy.hash, &manifest)?;
+    let snapshot = open_snapshot(dir, &manifest)?;
     let again = compute_to(
         // The table is only hashed: comparing its header proves that the stored one is equal.
         Target::Nowhere,
@@ -119,6 +108,32 @@ pub fn verify_watched(dir: &Dir, pins: &Pins, watch: &impl Watch) -> Result<Veri
         signature,
         table,
     })
+}
+
+/// Checks that a run's policy is the one that its manifest names.
+pub(super) fn check_policy(hash: ContentId, manifest: &RunManifest) -> Result<(), VerifyError> {
+    if hash == manifest.inputs.policy_hash {
+        Ok(())
+    } else {
+        Err(wrong(
+            dir::POLICY,
+            &"it is not the policy the manifest names",
+        ))
+    }
+}
+
+/// Opens a run's snapshot, which must be the one that its manifest names.
+pub(super) fn open_snapshot(dir: &Dir, manifest: &RunManifest) -> Result<Sealed, VerifyError> {
+    let snapshot = Sealed::open(&**dir.disk(), &dir.file(dir::SNAPSHOT))
+        .map_err(|error| wrong(dir::SNAPSHOT, &error))?;
+    if snapshot.cid() == manifest.inputs.snapshot {
+        Ok(snapshot)
+    } else {
+        Err(wrong(
+            dir::SNAPSHOT,
+            &"it is not the snapshot the manifest names",
+        ))
+    }
 }
 
 /// Compares the stored table with the recomputed one by the header, which identifies the content.
@@ -275,7 +290,7 @@ fn parse<T: DeserializeOwned>(file: &'static str, bytes: &[u8]) -> Result<T, Ver
     strict::from_slice(bytes).map_err(|error| wrong(file, &error))
 }
 
-fn must_read(dir: &Dir, file: &'static str) -> Result<Vec<u8>, VerifyError> {
+pub(super) fn must_read(dir: &Dir, file: &'static str) -> Result<Vec<u8>, VerifyError> {
     read(dir, file)?.ok_or_else(|| wrong(file, &"it is missing"))
 }
 

@@ -15,11 +15,9 @@ use ruint::aliases::U256;
 use super::registry::Registry;
 use super::{Run, reason};
 use crate::manifest::dir;
-use crate::manifest::reader::Reader;
+use crate::manifest::reader::{Pages, Reader};
 use crate::manifest::verify::VerifyError;
 
-/// Payouts read at a time.
-const PAGE: u64 = 8_192;
 /// The largest recipients whose share is bounded.
 const LARGEST: usize = 10;
 
@@ -116,29 +114,24 @@ pub(super) fn breaches(
 
 /// The payouts of an epoch to its recipients, in the order of their accounts.
 struct Rows<'r> {
-    reader: &'r Reader,
+    pages: Pages<'r>,
     page: std::vec::IntoIter<Payout>,
-    next: u64,
 }
 
 impl<'r> Rows<'r> {
     fn of(reader: &'r Reader) -> Self {
         Self {
-            reader,
+            // The owner of the residual is no recipient; its record follows theirs.
+            pages: reader.pages(reader.manifest.totals.recipients),
             page: Vec::new().into_iter(),
-            next: 0,
         }
     }
 
     fn next(&mut self) -> Result<Option<Payout>, VerifyError> {
-        if let Some(payout) = self.page.next() {
-            return Ok(Some(payout));
+        if self.page.len() == 0 {
+            let page = self.pages.next().transpose()?;
+            self.page = page.unwrap_or_default().into_iter();
         }
-        // The owner of the residual is no recipient; its record follows theirs.
-        let end = self.reader.manifest.totals.recipients;
-        let to = end.min(self.next + PAGE);
-        self.page = self.reader.range(self.next, to)?.into_iter();
-        self.next = to;
         Ok(self.page.next())
     }
 }

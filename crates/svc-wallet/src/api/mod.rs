@@ -25,7 +25,7 @@ use std::time::Duration;
 use ron_auth::{AuthReject, RonAuthorizer, caveats};
 use ron_client::ClientError;
 use ron_files::DiskRoom;
-use ron_http::{ApiInfo, Peer, Principal, PrincipalKind, Request, Router};
+use ron_http::{ApiInfo, Principal, Request, Router};
 use ron_kernel::{Deadline, Sender, SharedClock, Snapshot, Supervisor};
 use ron_proto::ledger::{
     Entry, HISTORY_BEHIND, LEDGER_PRINCIPAL, MAX_WIRE_INTEGER, PrincipalName, RequestKey, Viewer,
@@ -167,12 +167,7 @@ impl Api {
 
     /// Counts and logs a refusal.
     fn refused(&self, req: &Request, reason: &'static str, problem: Problem) -> Problem {
-        // A service is named in the configuration; the name in a passport is chosen by its
-        // client and must not become a label.
-        let service = req.principal.kind == PrincipalKind::Service;
-        let client = service.then_some(req.principal.name.as_str());
-        let peer = Peer::of(req.peer, req.transport);
-        self.auth.refused(reason, peer, &req.request_id, client);
+        self.auth.refused_request(reason, req);
         problem
     }
 

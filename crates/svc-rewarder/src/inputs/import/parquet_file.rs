@@ -66,7 +66,10 @@ pub(super) fn read(source: Arc<dyn Positioned>, rows: &mut Rows) -> Result<(), I
 /// Number of rows in the index. The library reads no more than that from a row group, and refuses a
 /// negative number itself.
 fn rows_of(index: &ParquetMetaData) -> u64 {
-    let counts = index.row_groups().iter().map(|group| group.num_rows());
+    let counts = index
+        .row_groups()
+        .iter()
+        .map(parquet::file::metadata::RowGroupMetaData::num_rows);
     counts.fold(0, |sum: u64, rows| {
         sum.saturating_add(u64::try_from(rows).unwrap_or(0))
     })

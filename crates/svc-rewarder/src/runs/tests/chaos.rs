@@ -84,8 +84,8 @@ impl Chaos {
         let soon = self.ledger.calls.load(Ordering::SeqCst) + self.rng.below(4);
         let epoch = self.rng.below(2) as usize;
         match self.rng.below(8) {
-            0 => self.ledger.lose_call.store(soon, Ordering::SeqCst),
-            1 => self.ledger.lose_answer.store(soon, Ordering::SeqCst),
+            0 => self.ledger.lose(soon, false),
+            1 => self.ledger.lose(soon, true),
             2 => self.ledger.away.store(1, Ordering::SeqCst),
             3 => self.ledger.away.store(0, Ordering::SeqCst),
             4 => self.ask(&mut life, epoch, 1),

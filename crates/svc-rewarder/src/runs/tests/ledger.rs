@@ -50,6 +50,16 @@ impl SimLedger {
         })
     }
 
+    /// Makes the call with this number, from 0, fail: the call is lost, or its answer after it was carried out.
+    pub(super) fn lose(&self, call: u64, answer: bool) {
+        let fault = if answer {
+            &self.lose_answer
+        } else {
+            &self.lose_call
+        };
+        fault.store(call, Ordering::SeqCst);
+    }
+
     fn guarded<T>(&self, act: impl FnOnce(&mut Books) -> T) -> Result<T, PortError> {
         let call = self.calls.fetch_add(1, Ordering::SeqCst);
         let gone = |at: &AtomicU64| at.load(Ordering::SeqCst) == call;

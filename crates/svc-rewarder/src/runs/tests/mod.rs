@@ -136,12 +136,7 @@ fn a_lost_call_or_answer_changes_nothing() {
         for answer in [false, true] {
             let root = tempfile::tempdir().expect("a directory");
             let ledger = SimLedger::new(10_000);
-            let fault = if answer {
-                &ledger.lose_answer
-            } else {
-                &ledger.lose_call
-            };
-            fault.store(lost, Ordering::SeqCst);
+            ledger.lose(lost, answer);
             let mut life = Life::begin(root.path(), &ledger, true);
             let ask = inputs(root.path(), "e1", 40, false);
             let _ = life.ask("e1", ask, false);

@@ -3,7 +3,6 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use ron_proto::rewarder::RunState;
 use ron_proto::values::ContentId;
@@ -101,12 +100,7 @@ fn a_lost_call_or_answer_of_a_withdrawal_changes_nothing() {
         for answer in [false, true] {
             let root = tempfile::tempdir().expect("a directory");
             let ledger = SimLedger::new(10_000);
-            let fault = if answer {
-                &ledger.lose_answer
-            } else {
-                &ledger.lose_call
-            };
-            fault.store(lost, Ordering::SeqCst);
+            ledger.lose(lost, answer);
             let mut life = Life::begin(root.path(), &ledger, false);
             while operate(&mut life, root.path()) {
                 life.settle_down();
