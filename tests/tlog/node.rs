@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use ron_auth::service_token;
 use ron_http::{Call, CallError, HttpClient, Method, Reply};
 use ron_kernel::{Deadline, OsRandom};
 use ron_tests::tools::{Process, service, signal};
@@ -39,6 +40,7 @@ pub struct Home {
     token: String,
     pub vkey: VerifierKey,
     pub ledger_vkey: VerifierKey,
+    pub revocations_vkey: VerifierKey,
 }
 
 impl Home {
@@ -55,6 +57,7 @@ impl Home {
             token: read("clients/operator.kms.token").trim().to_owned(),
             vkey: key("audit_vkey"),
             ledger_vkey: key("ledger_vkey"),
+            revocations_vkey: key("revocations_vkey"),
             dir,
         }
     }
@@ -83,6 +86,35 @@ impl Home {
         let token = self.path().join("svc-wallet/ron-ledger.token");
         let token = std::fs::read_to_string(token).expect("the wallet's token");
         self.start_service("ron-ledger", data, sets, token.trim())
+    }
+
+    /// Lets the operator's token of the KMS revoke passports, too.
+    pub fn let_revoke(&self) {
+        let path = self.path().join("svc-passport/config.toml");
+        let config = std::fs::read_to_string(&path).expect("a configuration");
+        let hash = service_token::hash(&self.token);
+        let principal = format!(
+            "[[auth.principals]]\nname = \"operator\"\ntenant = \"ron\"\nscopes = [\"passport:admin\"]\nsha256 = \"{hash}\"\n"
+        );
+        std::fs::write(&path, config + &principal).expect("written");
+    }
+
+    /// Starts the issuer on a data directory.
+    pub fn start_issuer(&self, data: &Path, sets: &[(&str, &str)]) -> Kms {
+        self.start_service("svc-passport", data, sets, &self.token)
+    }
+
+    /// Why the issuer does not start on a data directory.
+    pub fn refused_issuer(&self, data: &Path, sets: &[(&str, &str)]) -> String {
+        let data = data.display().to_string();
+        let own = [("data_dir", data.as_str()), ("bind_addr", "127.0.0.1:0")];
+        let sets = own.iter().chain(sets);
+        let sets = sets.map(|(key, value)| format!("{key}={value}"));
+        let config = self.path().join("svc-passport/config.toml");
+        let ended = service("svc-passport", &config, sets).output();
+        let ended = ended.expect("it runs");
+        assert_eq!(ended.status.code(), Some(1), "{ended:?}");
+        String::from_utf8_lossy(&ended.stderr).into_owned()
     }
 
     fn start_service(&self, name: &str, data: &Path, sets: &[(&str, &str)], token: &str) -> Kms {

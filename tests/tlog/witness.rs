@@ -266,6 +266,85 @@ fn the_ledgers_log_is_witnessed_too() {
     assert_eq!(issue(&ledger, 5).status, 200);
 }
 
+/// The log of revocations has witnesses, too. An issuer that was rolled back with all it has would take revoked tokens again: it does not
+/// start.
+#[test]
+fn the_log_of_revocations_is_witnessed_too() {
+    let home = Home::new();
+    home.let_revoke();
+    let place = tempfile::tempdir().expect("dir");
+    let witness = WitnessHome::new("w.example/1", &[&home.revocations_vkey]);
+    let running = witness.start();
+    let file = witness.policy(&[&home.revocations_vkey], home.path());
+    let sets = [
+        ("witness.policy_file", file.as_str()),
+        ("witness.late", "1s"),
+    ];
+    let revoke = |issuer: &Kms, n: u32| {
+        let body = serde_json::json!({"jti": format!("token-{n}"), "reason": "leaked"});
+        let reply = issuer.post("/v1/passport/revoke", &body, None);
+        json(&reply, 200)["event"].as_u64().expect("a number")
+    };
+    let cosigned = |issuer: &Kms, size: u64| {
+        eventually("a cosigned checkpoint", || {
+            let text = issuer.text("/revocations/v1/checkpoint");
+            let checked = policy(&file).check(&text, &[], Some(home.revocations_vkey.name()));
+            match checked.map_err(|e| e.to_string())? {
+                checkpoint if checkpoint.size == size => Ok(()),
+                checkpoint => Err(format!("{checkpoint:?}")),
+            }
+        });
+    };
+    let data = home.path().join("svc-passport/data");
+    let issuer = home.start_issuer(&data, &sets);
+    let first = revoke(&issuer, 1);
+    cosigned(&issuer, first);
+    assert!(issuer.metric("svc_passport_cosigned_size ") >= first as f64);
+    let proof = TlogProof::parse(&issuer.text("/revocations/v1/proof/0")).expect("a proof");
+    let led = policy(&file).check(&proof.checkpoint, &[], None);
+    assert!(led.is_ok(), "proofs lead to it");
+    issuer.stop();
+    let old = place.path().join("old");
+    copy_tree(&data, &old);
+
+    // What a witness has cosigned is there again after a restart, and goes on.
+    let issuer = home.start_issuer(&data, &sets);
+    cosigned(&issuer, first);
+    let second = revoke(&issuer, 2);
+    cosigned(&issuer, second);
+    drop(running);
+    let third = revoke(&issuer, 3);
+    assert_eq!(third, second + 1, "a witness that is away stops nothing");
+    eventually("degraded", || match issuer.ready() {
+        (_, text) if text.contains("\"witness\"") => Ok(()),
+        (_, text) => Err(text),
+    });
+    issuer.stop();
+
+    // Nothing inside an old copy contradicts itself, but the witness has seen more.
+    let running = witness.start();
+    let why = home.refused_issuer(&old, &sets);
+    let wanted = format!("it has cosigned {second} entries of this log, which has {first}");
+    assert!(why.contains(&wanted), "{why}");
+    drop(running);
+    // While it is away the issuer starts, and takes no revocations once it is back.
+    let issuer = home.start_issuer(&old, &sets);
+    let _running = witness.start();
+    eventually("contradicted", || match issuer.ready() {
+        (503, text) if text.contains("\"log\"") => Ok(()),
+        (_, text) => Err(text),
+    });
+    let body = serde_json::json!({"jti": "token-4", "reason": "leaked"});
+    let refused = issuer.post("/v1/passport/revoke", &body, None);
+    assert_eq!(refused.status, 503);
+    assert_eq!(issuer.get("/revocations/v1/checkpoint").status, 200);
+    drop(issuer);
+    let issuer = home.start_issuer(&data, &sets);
+    let fourth = revoke(&issuer, 4);
+    assert_eq!(fourth, third + 1);
+    cosigned(&issuer, fourth);
+}
+
 /// A log made by the test, to send requests to a witness.
 struct Asker {
     signer: Ed25519NoteSigner,

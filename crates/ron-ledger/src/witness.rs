@@ -4,7 +4,9 @@
 use std::sync::Arc;
 
 use ron_kernel::{Sender, ThreadCtx, queue};
-use ron_service::log_host::asker::{Asker, WitnessMetrics, WitnessSettings, Witnessed, compare};
+use ron_service::log_host::asker::{
+    Asker, OpenQuestions, WitnessMetrics, WitnessSettings, Witnessed, compare,
+};
 use ron_service::log_host::cosign::Witnesses;
 use ron_service::log_host::{CheckpointRoom, CosignedLines, CosignedView, KeyView, ToWitnesses};
 use ron_service::{Chassis, ReadyBoard, StartError};
@@ -43,8 +45,6 @@ impl Witnessed for Log {
     fn store(&self, text: &Arc<str>, lines: Vec<NoteSignature>) -> bool {
         self.store.try_send((Arc::clone(text), lines)).is_ok()
     }
-
-    fn shown(&self) {}
 }
 
 /// What the other threads get of the witnesses.
@@ -105,7 +105,7 @@ pub fn spawn(
         metrics: WitnessMetrics::new(&chassis.registry),
         clock: chassis.clock.clone(),
         times: settings.times.clone(),
-        since_ms: None,
+        open: OpenQuestions::default(),
         last_checkpoint,
     };
     // After a panic nothing asks for cosignatures until the next start, which rebuilds the state.

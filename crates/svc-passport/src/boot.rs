@@ -1,10 +1,10 @@
 //! Composition of the service: store, keys, policy, threads, queues, routes.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ron_auth::{ProofCache, RevocationView, read_seen, revocation_log};
+use ron_auth::{ProofCache, RevocationView};
 use ron_auth::{RonAuthorizer, TokenCache};
 use ron_client::{Credential, KmsClient};
 use ron_files::{Dir, MemoryDisk, SharedDisk};
@@ -12,16 +12,17 @@ use ron_http::{ClientConfig, ClientTls, ClientTlsFiles, HttpClient, Proxies};
 use ron_kernel::atomic::AtomicBool;
 use ron_kernel::{Receiver, Sender, Snapshot, TokenBuckets, Topology, queue};
 use ron_proto::passport::{Jwks, VERIFY_BATCH_MAX};
-use ron_proto::scope;
 use ron_service::kept_policy::KeptPolicy;
 use ron_service::log_engine;
-use ron_service::log_host::{Base, CosignedView, KeyView, LogHost, note_key, routes};
+use ron_service::log_host::asker::Published;
+use ron_service::log_host::cosign::WitnessTimes;
+use ron_service::log_host::{Base, routes};
 use ron_service::{Boot, Chassis, Running, Service, StartError, Table, signed_policy};
 use ron_tlog::note::VerifierKey;
 
 use crate::api::forwarded::Gateways;
 use crate::api::{self, Api};
-use crate::clients::{ClientReject, Clients};
+use crate::clients::{ClientReject, Clients, UsedAssertion};
 use crate::dpop::Proofs;
 use crate::external::ExternalReject;
 use crate::external::keys::{self as issuer_keys, FetchedKeys, KeyReader};
@@ -33,14 +34,13 @@ use crate::lists::{KnownLists, Lists};
 use crate::metrics::Metrics;
 use crate::node::{self, Node};
 use crate::once::{self, Once};
+use crate::open::{Opened, open_register};
 use crate::policy::{Limits, PqMode};
 use crate::publish::holders::Holders;
 use crate::publish::origins::Origins;
 use crate::publish::{PublishEvent, Publisher, PublisherParts};
 use crate::refused::ClientRefusals;
-use crate::revoke::{
-    self, LOG_DIR, LogPlace, Register, RevocationStore, RevokeEvent, Revoker, SharedPlace,
-};
+use crate::revoke::{self, Register, RevokeEvent, Revoker};
 use crate::settings::{Keys, Settings, TABLE};
 use crate::sync::{InForce, PolicyKeeper};
 use crate::topology::{
@@ -48,6 +48,7 @@ use crate::topology::{
     PUBLISHER, REVOKE_QUEUE, REVOKER, TOPOLOGY,
 };
 use crate::trail::{Retention, Trail};
+use crate::witness;
 
 /// Maximum valid tokens in the cache, whose signatures are not verified again; 1 to 2 KiB each.
 const TOKENS_REMEMBERED: usize = 4096;
@@ -93,14 +94,9 @@ impl Service for SvcPassport {
             data_dir,
         } = boot;
         let mut opened = open_register(&settings, data_dir.as_ref(), &chassis)?;
-        let assertions_used = opened.register.store().assertions();
-        let used = assertions_used.map_err(StartError::failed)?;
-        let host = LogHost {
-            reader: opened.register.reader(),
-            keys: KeyView::of(opened.log_key.clone()),
-            entries_scope: scope::PASSPORT_INTROSPECT,
-            cosigned: CosignedView::default(),
-        };
+        let used = opened.register.store().assertions();
+        let used = used.map_err(StartError::failed)?;
+        let host = opened.host();
         declare(&chassis, &auth);
         let (revoke, revoke_rx) = queue(&REVOKE_QUEUE, REVOKE_QUEUE.capacity, &chassis.km);
         let (issue, issue_rx) = queue(&ISSUE_QUEUE, settings.keys.issue_queue, &chassis.km);
@@ -111,14 +107,17 @@ impl Service for SvcPassport {
         let policies = core.policies(&chassis)?;
         let queues = (revoke_rx, issue_rx, publish_rx);
         let node = opened.node.take();
-        core.spawn(&chassis, (opened.register, node.as_ref()), &keys, queues);
+        let head = node.as_ref().map(|node| node.head.clone());
+        let witnesses = opened.witnesses.take();
+        let times = witnesses.as_ref().map(|(_, times)| times.clone());
+        let witness = witness::spawn(&chassis, witnesses, &host, head, core.revoke.clone());
+        let register = (opened.register, node.as_ref(), witness);
+        core.spawn(&chassis, register, &keys, queues);
         node::spawn(&chassis, node, host.reader.clone());
         follow_policy(&chassis, &policies, core.settings.keys.policy_poll);
         let assertions = Arc::new(ProofCache::new(&ASSERTIONS));
-        let clients = Clients::new(core.settings.clients.clone(), assertions.clone());
-        clients.restore(&used, chassis.clock.unix_ms() / 1000);
-        let clients = Arc::new(Snapshot::new(clients));
-        on_reload(&chassis, &policies, (&clients, &limits, assertions));
+        let clients = core.clients(&assertions, &used, chassis.clock.unix_ms() / 1000);
+        on_reload(&chassis, &policies, times, (&clients, &limits, assertions));
         let once = node::once(&chassis, core.settings.keys.records_engine())?;
         let (issuer_keys, wanted_keys) = core.issuer_keys(&chassis)?;
         let api = Arc::new(Api {
@@ -212,6 +211,7 @@ fn declare(chassis: &Chassis, auth: &RonAuthorizer) {
     chassis
         .ready
         .declare(&[revoke::READ_CAUSE, log_engine::TABLES, once::CAUSE]);
+    chassis.ready.declare(&[witness::LOG_CAUSE, "witness"]);
     chassis.capabilities(&[
         "dpop",
         "introspect",
@@ -239,94 +239,6 @@ fn kms(settings: &Settings, chassis: &Chassis) -> Result<KmsClient, StartError> 
 
 fn issuer_threads(settings: &Settings, chassis: &Chassis) -> usize {
     chassis.sup.pool_size(settings.keys.workers, 8)
-}
-
-/// The register of revocations as it was found.
-struct Opened {
-    register: Register,
-    view: RevocationView,
-    log_key: VerifierKey,
-    /// Of a log in an engine.
-    node: Option<Node>,
-}
-
-/// Opens database and log, in memory with amnesia on.
-fn open_register(
-    settings: &Settings,
-    data_dir: Option<&Dir>,
-    chassis: &Chassis,
-) -> Result<Opened, StartError> {
-    let origin = revocation_log::origin(settings.names.first());
-    let session = node::session(chassis, settings, data_dir, &origin)?;
-    let disk: SharedDisk;
-    let (store, signer, dir, known);
-    if let Some(home) = data_dir {
-        // The register has a watch of its own.
-        disk = chassis.disk.clone();
-        dir = home.file(LOG_DIR);
-        store = RevocationStore::open(home);
-        let log = home.join(LOG_DIR);
-        // A node without a key was refused, unless the log in the engine is new.
-        let there = log.exists("log.meta").map_err(StartError::failed)?;
-        let fresh = session.is_some() || !there;
-        signer = note_key::load_or_make(home, &origin, &*chassis.random, fresh);
-        // This service follows its own feed, too, and remembers the newest head.
-        let seen = read_seen(home).map_err(StartError::failed)?;
-        known = seen
-            .get(settings.names.first())
-            .and_then(ron_auth::IssuerRecord::head);
-    } else {
-        disk = Arc::new(MemoryDisk::new());
-        dir = PathBuf::from("/").join(LOG_DIR);
-        store = RevocationStore::memory();
-        signer = note_key::ephemeral(&origin, &*chassis.random);
-        known = None;
-    }
-    let mut store = store.map_err(StartError::failed)?;
-    let watch = chassis.sup.watch_disk("store");
-    store.watch_disk(watch.clone(), chassis.room.clone());
-    let signer = signer.map_err(|why| {
-        StartError::io(
-            why,
-            "the checkpoints of the revocation log are signed with this key",
-        )
-    })?;
-    let log_key = signer.verifier().clone();
-    let (signer, known) = (Arc::new(signer), known.into_iter().collect());
-    let random = chassis.random.clone();
-    let (opened, node) = match session {
-        None => {
-            let place = LogPlace {
-                disk,
-                dir: &dir,
-                signer,
-                known,
-                random,
-            };
-            (Register::open(store, place), None)
-        }
-        Some((session, node)) => {
-            let place = SharedPlace {
-                disk,
-                dir: &dir,
-                signer,
-                known,
-                random,
-                store: session,
-                within: node.within,
-                head: node.head.clone(),
-            };
-            (Register::open_shared(store, place), Some(node))
-        }
-    };
-    let (mut register, view) = opened.map_err(StartError::failed)?;
-    register.watch_disk(watch);
-    Ok(Opened {
-        register,
-        view,
-        log_key,
-        node,
-    })
 }
 
 type Queues = (
@@ -380,6 +292,18 @@ impl Core {
         };
         core.metrics.epoch.set(core.view.load().epoch() as i64);
         Ok(core)
+    }
+
+    /// The clients of the configuration, with the assertions that they have used.
+    fn clients(
+        &self,
+        assertions: &Arc<ProofCache>,
+        used: &[UsedAssertion],
+        now_s: u64,
+    ) -> Arc<Snapshot<Clients>> {
+        let clients = Clients::new(self.settings.clients.clone(), assertions.clone());
+        clients.restore(used, now_s);
+        Arc::new(Snapshot::new(clients))
     }
 
     fn proofs(&self, chassis: &Chassis, once: Option<&Arc<Once>>) -> Proofs {
@@ -459,7 +383,7 @@ impl Core {
     fn spawn(
         &self,
         chassis: &Chassis,
-        (register, node): (Register, Option<&Node>),
+        (register, node, witness): (Register, Option<&Node>, Option<Sender<Published>>),
         keys: &Arc<KeyKeeper>,
         (revocations, jobs, documents): Queues,
     ) {
@@ -471,6 +395,7 @@ impl Core {
             (chassis.clock.clone(), self.metrics.clone()),
             chassis.ready.clone(),
         );
+        let revoker = revoker.witnessed(witness);
         let revoker = match node {
             Some(node) => revoker.sharing(node.times()),
             None => revoker,
@@ -566,6 +491,7 @@ impl Core {
 fn on_reload(
     chassis: &Chassis,
     policies: &Arc<PolicyKeeper>,
+    witness_times: Option<WitnessTimes>,
     (clients, limits, assertions): (
         &Arc<Snapshot<Clients>>,
         &Arc<Snapshot<Limits>>,
@@ -576,6 +502,9 @@ fn on_reload(
     let (clients, limits) = (clients.clone(), limits.clone());
     chassis.on_reload(move |settings: Settings| {
         policies.read_now()?;
+        if let Some(times) = &witness_times {
+            settings.keys.witness.change(times);
+        }
         limits.store(settings.limits);
         clients.store(Clients::new(settings.clients, assertions.clone()));
         Ok(())

@@ -30,6 +30,7 @@ mod migrate;
 mod names;
 mod node;
 mod once;
+mod open;
 mod policy;
 mod publish;
 mod refused;
@@ -41,6 +42,7 @@ mod sync;
 mod token;
 mod topology;
 mod trail;
+mod witness;
 
 pub use boot::SvcPassport;
 pub use migrate::{IssuerMove, IssuerService};

@@ -194,6 +194,8 @@ impl IssuerMove<'_> {
             dir: &self.home().file(LOG_DIR),
             signer: self.signer()?,
             known: known.into_iter().collect(),
+            // The service asks them at its next start.
+            witnesses: None,
             random: self.random.clone(),
         };
         Register::open(self.store()?, place).map_err(refused)?;

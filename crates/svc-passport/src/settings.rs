@@ -9,6 +9,7 @@ use ron_proto::caveat::{CaveatMaxima, IpBlock};
 use ron_proto::passport::TTL_S_MAX;
 use ron_proto::{Alg, Kid, Timestamp};
 use ron_service::config::{Blocks, ByteSize, Uid};
+use ron_service::log_host::asker::WitnessKeys;
 use ron_service::pinned::KeyRing;
 use ron_service::records::{Engine, EngineDurability};
 use ron_service::{ChassisSettings, Config, ConfigProblem, ServiceSettings, Settings as _, Table};
@@ -150,6 +151,7 @@ ron_service::settings! {
         /// Names that the issuer had before, the first one first, as `ron issuer move` writes them. Policy notes and the log of revocations
         /// are signed under the first one for good, so no block is removed.
         "former" => former: Blocks<FormerKeys>, restart(Documents);
+        ..witness: WitnessKeys;
     }
 }
 

@@ -80,6 +80,25 @@ pub static ISSUERS: ThreadSpec = ThreadSpec {
     job: "reads the keys of other issuers that the policy names by URL",
 };
 
+/// Has checkpoints of the log of revocations cosigned.
+pub static WITNESS: ThreadSpec = ThreadSpec {
+    name: "pass-witness",
+    count: Count::One,
+    stage: Stage::Background,
+    critical: false,
+    job: "has checkpoints of the revocations cosigned by the witnesses of witness.policy_file",
+};
+
+/// "There is a new checkpoint", for the witness thread.
+pub static WITNESS_WAKES: QueueSpec = QueueSpec {
+    name: "witness",
+    capacity: 2,
+    overflow: Overflow::RejectNew,
+    from: "pass-revoker",
+    to: "pass-witness",
+    when_full: "nothing: a wake is already waiting",
+};
+
 /// Grants waiting for a signature.
 pub static ISSUE_QUEUE: QueueSpec = QueueSpec {
     name: "issue",
@@ -94,7 +113,7 @@ pub static REVOKE_QUEUE: QueueSpec = QueueSpec {
     name: "revoke",
     capacity: 256,
     overflow: Overflow::RejectNew,
-    from: "API workers, pass-keys, pass-issue-*, pass-policy",
+    from: "API workers, pass-keys, pass-issue-*, pass-policy, pass-witness",
     to: "pass-revoker",
     when_full: "429 busy",
 };
@@ -167,7 +186,7 @@ pub static STORE: LockSpec = LockSpec {
 pub static TOPOLOGY: Topology = ron_service::topology! {
     service: "svc-passport",
     prefix: "pass",
-    threads: [ISSUER, REVOKER, KEYS, PUBLISHER, POLICY, ISSUERS, UPKEEP, ONCE],
-    queues: [ISSUE_QUEUE, REVOKE_QUEUE, PUBLISH_QUEUE, ISSUERS_QUEUE, ONCE_QUEUE],
+    threads: [ISSUER, REVOKER, KEYS, PUBLISHER, POLICY, ISSUERS, UPKEEP, ONCE, WITNESS],
+    queues: [ISSUE_QUEUE, REVOKE_QUEUE, PUBLISH_QUEUE, ISSUERS_QUEUE, ONCE_QUEUE, WITNESS_WAKES],
     locks: [ASSERTIONS, REFUSED, PROOFS, LISTS, PUBLISHED, ISSUE_HEALTH, STORE],
 };

@@ -2,6 +2,7 @@
 #![allow(clippy::disallowed_methods)] // a test waits
 
 mod moves;
+mod witnessed;
 
 use std::fs;
 use std::sync::Arc;
@@ -54,6 +55,8 @@ struct Rig {
     /// Has tokens issued to others.
     teller: Caller,
     verifier: Caller,
+    /// More lines of the configuration of nodes with an engine.
+    more: String,
 }
 
 /// Writes the issuer policy; returns the key that has signed it.
@@ -150,12 +153,16 @@ impl Rig {
             operator: Caller::new("default", "operator"),
             teller: Caller::new("default", "teller"),
             verifier,
+            more: String::new(),
         }
     }
 
     fn try_start(&self, node: usize) -> Result<Running, String> {
         let url = self.cluster.primary.url();
-        let engine = format!("[log]\nurl = \"{url}\"\n[records]\nurl = \"{url}\"\n");
+        let engine = format!(
+            "[log]\nurl = \"{url}\"\n[records]\nurl = \"{url}\"\n{}",
+            self.more
+        );
         try_start::<SvcPassport>(&self.config(node, &engine))
     }
 
@@ -185,13 +192,18 @@ impl Rig {
             panic!("a node without the key has started");
         };
         assert!(refused.contains("note.key"), "{refused}");
+        self.copy_key();
+        let two = self.try_start(1).expect("it starts");
+        wait_for("the second node is ready", || two.ready().ready);
+        [one, two]
+    }
+
+    /// Gives the second node the key of the first.
+    fn copy_key(&self) {
         for name in ["note.key", "log.vkey"] {
             let path = |node: usize| self.dirs[node].path().join(name);
             fs::copy(path(0), path(1)).expect("a copy");
         }
-        let two = self.try_start(1).expect("it starts");
-        wait_for("the second node is ready", || two.ready().ready);
-        [one, two]
     }
 
     /// A service that accepts passports, and follows one node.

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use ron_http::{Call, Method, Reply};
+use ron_http::{Method, Reply};
 use ron_ledger::RonLedger;
 use ron_pg::{PgLogBeat, PgLogOptions, PgLogStore};
 use ron_proto::status::{EngineStandbyDoc, LogNodeDoc};
@@ -104,11 +104,7 @@ impl Rig {
 
     /// What the node tells operators: its part in the log, on the health port, and its metrics.
     pub fn shown(&self, node: &Running) -> (LogNodeDoc, String) {
-        let url = format!("{}/metrics", node.health_url());
-        let reply = self.wallet.http.call(Call::get(&url, soon()));
-        let metrics = reply.expect("the health port answers").body;
-        let metrics = String::from_utf8(metrics).expect("text");
-        (self.wallet.log_of(node), metrics)
+        (self.wallet.log_of(node), self.wallet.metrics(node))
     }
 
     pub fn is_active(&self, node: &Running) -> bool {

@@ -127,6 +127,22 @@ impl Caller {
         self.call(service, Method::GET, path, None, None)
     }
 
+    /// What a service tells a scraper of itself.
+    pub fn metrics(&self, service: &Running) -> String {
+        let url = format!("{}/metrics", service.health_url());
+        let reply = self.http.call(Call::get(&url, soon()));
+        let metrics = reply.expect("the health port answers").body;
+        String::from_utf8(metrics).expect("text")
+    }
+
+    /// Number of entries that a checkpoint of the service's log covers which its witnesses have cosigned; `metric` has it.
+    pub fn cosigned(&self, service: &Running, metric: &str) -> u64 {
+        let metrics = self.metrics(service);
+        let mut lines = metrics.lines();
+        let line = lines.find_map(|line| line.strip_prefix(metric));
+        line.map_or(0, |size| size.trim().parse().expect("a number"))
+    }
+
     /// What the node tells operators of its part in a log, on the health port.
     pub fn log_of(&self, node: &Running) -> LogNodeDoc {
         let url = format!("{}/api/v1/status", node.health_url());

@@ -81,9 +81,9 @@ impl Service for Witness {
     }
 }
 
-/// Starts a witness of the rig's log, and has the rig's nodes use it from now on.
-fn witness(rig: &mut Rig, dir: &Path) -> Running {
-    let vkey = fs::read_to_string(rig.key(0).with_file_name("log.vkey")).expect("a key");
+/// Starts a witness of the log whose key a data directory has, and says how nodes are told of it.
+pub fn witness(node: &Path, dir: &Path) -> (Running, String) {
+    let vkey = fs::read_to_string(node.join("log.vkey")).expect("a key");
     let witness = start::<Witness>(&format!(
         "data_dir = \"{}\"\nlogs = [\"{}\"]\n",
         dir.join("witness").display(),
@@ -96,16 +96,12 @@ fn witness(rig: &mut Rig, dir: &Path) -> Running {
     );
     let file = dir.join("policy");
     fs::write(&file, policy).expect("a file");
-    rig.more = format!("[witness]\npolicy_file = \"{}\"\n", file.display());
-    witness
+    let config = format!("[witness]\npolicy_file = \"{}\"\n", file.display());
+    (witness, config)
 }
 
 fn cosigned(rig: &Rig, node: &Running) -> u64 {
-    let (_, metrics) = rig.shown(node);
-    let line = metrics
-        .lines()
-        .find_map(|line| line.strip_prefix("ron_ledger_cosigned_size "));
-    line.map_or(0, |size| size.parse().expect("a number"))
+    rig.wallet.cosigned(node, "ron_ledger_cosigned_size")
 }
 
 /// Makes the log and its key, and a witness that the nodes start with.
@@ -115,7 +111,10 @@ fn rig() -> (Rig, tempfile::TempDir, Running) {
     wait_for("the first node is active", || rig.is_active(&one));
     stop(one);
     let dir = private_dir();
-    let witness = witness(&mut rig, dir.path());
+    let key = rig.key(0);
+    let node = key.parent().expect("a data directory");
+    let (witness, config) = witness(node, dir.path());
+    rig.more = config;
     (rig, dir, witness)
 }
 

@@ -47,7 +47,7 @@ pub fn check(report: &mut Report, name: &str, config: &Config) {
         return;
     };
     let about = format!("{name} database");
-    if matches!(name, "ron-ledger" | "ron-kms") {
+    if matches!(name, "ron-ledger" | "ron-kms" | "svc-passport") {
         witness(report, &about, config, &engine);
     }
     if let Some(why) = engine.fault() {

@@ -12,7 +12,7 @@ use ron_proto::Timestamp;
 use ron_service::ReadyBoard;
 use ron_service::log_engine;
 use ron_service::log_host::LogHost;
-use ron_service::log_host::asker::Published;
+use ron_service::log_host::asker::{OpenQuestions, Published};
 use ron_service::log_host::cosign::{WitnessTimes, Witnesses};
 use ron_service::log_node::LogNode;
 
@@ -265,7 +265,7 @@ fn ask_witnesses(
         metrics: kms.metrics.evidence.witness.clone(),
         clock: kms.clock.clone(),
         times,
-        since_ms: None,
+        open: OpenQuestions::default(),
         last_checkpoint,
     };
     let health = kms.health.clone();

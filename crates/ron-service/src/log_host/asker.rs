@@ -5,7 +5,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ron_http::HttpClient;
 use ron_kernel::{
@@ -126,7 +126,46 @@ pub trait Witnessed: Send + 'static {
     /// checkpoints; false when they were not accepted.
     fn store(&self, text: &Arc<str>, lines: Vec<NoteSignature>) -> bool;
     /// A checkpoint reached its quorum and is now published as cosigned.
-    fn shown(&self);
+    fn shown(&self) {}
+    /// Of a log that other nodes write too: whether this node has what they had appended by then.
+    fn has_read(&self, _: Instant) -> bool {
+        true
+    }
+}
+
+/// What the rounds so far have left open.
+#[derive(Debug, Default)]
+pub struct OpenQuestions {
+    /// When the oldest checkpoint without its quorum was first seen, Unix milliseconds.
+    since_ms: Option<u64>,
+    /// A size that a witness had cosigned at this time and this node did not have.
+    beyond: Option<(Instant, u64)>,
+    /// Whether a quorum was asked since the start. The cosignatures that are stored with a checkpoint
+    /// do not say what the witnesses have cosigned since.
+    compared: bool,
+}
+
+impl OpenQuestions {
+    /// Why the log of `durable` entries was cut or rolled back, when a witness has cosigned more. Where
+    /// other nodes write it too, only after this node has read what they had then.
+    fn lost(
+        &mut self,
+        beyond: Option<(u64, String)>,
+        now: Instant,
+        has_read: impl Fn(Instant) -> bool,
+        durable: impl Fn() -> u64,
+    ) -> Option<String> {
+        let Some((size, why)) = beyond else {
+            self.beyond = None;
+            return None;
+        };
+        let (seen, size) = *self.beyond.get_or_insert((now, size));
+        if !has_read(seen) {
+            return None;
+        }
+        self.beyond = None;
+        (durable() < size).then(|| cut(&why))
+    }
 }
 
 pub struct Asker<L> {
@@ -141,8 +180,8 @@ pub struct Asker<L> {
     pub metrics: WitnessMetrics,
     pub clock: SharedClock,
     pub times: WitnessTimes,
-    /// When the oldest checkpoint without its quorum was first seen, Unix milliseconds.
-    pub since_ms: Option<u64>,
+    /// Empty at the start.
+    pub open: OpenQuestions,
     /// Fires after the last checkpoint; already fired at the start when the last round need not
     /// wait for it.
     pub last_checkpoint: Shutdown,
@@ -171,32 +210,44 @@ impl<L: Witnessed> Asker<L> {
         };
         if !self.log.is_ok() {
             // Another node of the log may have it cosigned, or its own cause says what is wrong.
-            self.since_ms = None;
+            self.open.since_ms = None;
             self.ready.clear("witness");
             return true;
         }
-        if head.size <= self.view.size() {
+        if head.size <= self.view.size() && self.open.compared {
             return true;
         }
         let now_ms = self.clock.unix_ms();
-        let since_ms = *self.since_ms.get_or_insert(now_ms);
-        let round = self.witnesses.round(&text, &self.reader);
+        let since_ms = *self.open.since_ms.get_or_insert(now_ms);
+        let asked = if self.open.compared {
+            Arc::clone(&text)
+        } else {
+            without_cosignatures(&self.witnesses, &text)
+        };
+        let round = self.witnesses.round(&asked, &self.reader);
+        let now = self.clock.now();
+        let (log, reader) = (&self.log, &self.reader);
+        let (has_read, durable) = (|seen| log.has_read(seen), || reader.size_durable());
+        let lost = self.open.lost(round.beyond, now, has_read, durable);
         let count = |result: &str, n: usize| {
             let counter = self.metrics.asked.with_label_values(&[result]);
             counter.inc_by(n as u64);
         };
         count("cosigned", round.lines.len());
         count("failed", round.failures.len());
-        if let Some(why) = round.betrayal {
-            count("betrayed", 1);
+        let betrayed = round.betrayal.or(lost);
+        count("betrayed", usize::from(betrayed.is_some()));
+        if let Some(why) = betrayed {
             self.log.betrayed(&why);
             return true;
         }
         for why in &round.failures {
             tracing::warn!(event = "not_cosigned", size = head.size, why);
         }
+        self.open.compared |=
+            round.failures.is_empty() || self.quorum(&asked, &round.lines).is_some();
         if self.keep(&text, head.size, round.lines) {
-            self.since_ms = None;
+            self.open.since_ms = None;
             self.ready.clear("witness");
             return round.failures.is_empty();
         }
@@ -214,16 +265,10 @@ impl<L: Witnessed> Asker<L> {
 
     /// Has new cosignatures stored, and publishes the checkpoint once it has its quorum.
     fn keep(&self, text: &Arc<str>, size: u64, lines: Vec<NoteSignature>) -> bool {
-        let Ok(mut note) = Note::parse(text) else {
-            return false;
-        };
-        note.signatures.extend(lines.iter().cloned());
-        let witnessed = self.witnesses.policy().witnessed(&note);
-        if witnessed {
-            self.view.show(CosignedNote {
-                text: note.to_string().into(),
-                size,
-            });
+        let cosigned = self.quorum(text, &lines);
+        let witnessed = cosigned.is_some();
+        if let Some(text) = cosigned {
+            self.view.show(CosignedNote { text, size });
             self.metrics.cosigned_size.set(size.cast_signed());
             self.log.shown();
         }
@@ -232,24 +277,93 @@ impl<L: Witnessed> Asker<L> {
         }
         witnessed
     }
+
+    /// The checkpoint with these cosignatures, if it has those of a quorum then.
+    fn quorum(&self, text: &str, lines: &[NoteSignature]) -> Option<Arc<str>> {
+        let mut note = Note::parse(text).ok()?;
+        let key = |line: &NoteSignature| (line.name.clone(), line.key_id);
+        let again = |old: &NoteSignature| lines.iter().any(|new| key(new) == key(old));
+        note.signatures.retain(|line| !again(line));
+        note.signatures.extend(lines.iter().cloned());
+        let witnessed = self.witnesses.policy().witnessed(&note);
+        witnessed.then(|| note.to_string().into())
+    }
 }
 
 /// Asks all witnesses about a log that was just opened, before anything is written to it. An error
 /// names a witness that remembers a different history. The thread asks unreachable witnesses again
 /// later.
 pub fn compare(witnesses: &mut Witnesses, reader: &LogReader) -> Result<(), String> {
-    let stored = reader.checkpoint().and_then(|text| Note::parse(&text).ok());
-    let Some(mut note) = stored else {
+    let Some(stored) = reader.checkpoint() else {
         return Ok(());
     };
-    // A witness that cosigned this checkpoint may have cosigned later ones since, so it is asked as
-    // well.
-    let known = &witnesses.policy().witnesses;
-    note.signatures
-        .retain(|line| !known.iter().any(|witness| witness.key.made(line)));
-    let round = witnesses.round(&note.to_string(), reader);
+    let asked = without_cosignatures(witnesses, &stored);
+    let round = witnesses.round(&asked, reader);
     for why in &round.failures {
         tracing::info!(event = "witness_not_asked", why);
     }
-    round.betrayal.map_or(Ok(()), Err)
+    let lost = round.beyond.map(|(_, why)| cut(&why));
+    round.betrayal.or(lost).map_or(Ok(()), Err)
+}
+
+/// A checkpoint as it was before the witnesses cosigned it: one that did may have cosigned later ones
+/// since, so it is to be asked as well.
+fn without_cosignatures(witnesses: &Witnesses, text: &Arc<str>) -> Arc<str> {
+    let Ok(mut note) = Note::parse(text) else {
+        return Arc::clone(text);
+    };
+    let known = &witnesses.policy().witnesses;
+    note.signatures
+        .retain(|line| !known.iter().any(|witness| witness.key.made(line)));
+    note.to_string().into()
+}
+
+fn cut(why: &str) -> String {
+    format!("{why}: the log was cut or rolled back")
+}
+
+#[cfg(test)]
+mod tests {
+    use ron_kernel::{Clock as _, SystemClock};
+
+    use super::*;
+
+    fn beyond(size: u64) -> (u64, String) {
+        (size, format!("it has cosigned {size} entries"))
+    }
+
+    #[test]
+    fn one_writer_has_lost_at_once_what_a_witness_has_beyond_it() {
+        let now = SystemClock.now();
+        let mut open = OpenQuestions::default();
+        let lost = open.lost(Some(beyond(5)), now, |_| true, || 4);
+        assert!(lost.expect("lost").contains("5 entries: the log was cut"));
+        assert_eq!(
+            open.lost(Some(beyond(5)), now, |_| true, || 5),
+            None,
+            "came since"
+        );
+        assert_eq!(open.lost(None, now, |_| true, || 4), None);
+    }
+
+    /// The other node has gone on each time that the witness is asked.
+    #[test]
+    fn a_node_of_several_has_lost_only_what_it_does_not_find_when_it_reads() {
+        let start = SystemClock.now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut open = OpenQuestions::default();
+        let mut look = |size, now, read, durable| {
+            let has_read = |seen| at(read) >= seen;
+            open.lost(Some(beyond(size)), at(now), has_read, || durable)
+        };
+        assert_eq!(look(5, 10, 9, 4), None, "not read since");
+        assert_eq!(look(6, 11, 9, 4), None);
+        assert_eq!(
+            look(6, 12, 11, 5),
+            None,
+            "what was beyond it at first is there"
+        );
+        assert_eq!(look(7, 13, 11, 5), None, "and this is another question");
+        assert!(look(8, 14, 13, 6).is_some(), "read, and not there");
+    }
 }

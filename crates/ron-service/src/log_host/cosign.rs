@@ -96,9 +96,12 @@ pub struct Round {
     pub lines: Vec<NoteSignature>,
     /// One line per witness that did not cosign, with the reason, for operators.
     pub failures: Vec<String>,
-    /// A witness proves that the log has changed its history: it was cut, rolled back, or
-    /// rewritten.
+    /// A witness proves that the log has changed its history: it was rewritten, or another tree was
+    /// signed.
     pub betrayal: Option<String>,
+    /// A witness has cosigned this many entries, more than the log has here: it was cut or rolled
+    /// back, unless other nodes write it too and this one has not read so far.
+    pub beyond: Option<(u64, String)>,
 }
 
 /// A witness that has a URL.
@@ -125,6 +128,8 @@ enum Answer {
     From(u64),
     /// It knows none of the signing keys.
     UnknownKey,
+    /// It has cosigned this many entries, which the log does not have here.
+    Beyond(u64),
     Betrayed(String),
 }
 
@@ -254,6 +259,17 @@ impl Witnesses {
                     }
                     round.betrayal = Some(text);
                 }
+                Ok(Answer::Beyond(size)) => {
+                    let why = format!(
+                        "witness {}: it has cosigned {size} entries of this log, which has {}",
+                        witness.name,
+                        reader.size_durable()
+                    );
+                    if round.beyond.as_ref().is_none_or(|(most, _)| size > *most) {
+                        round.beyond = Some((size, why.clone()));
+                    }
+                    round.failures.push(why);
+                }
                 Ok(Answer::UnknownKey) => round.failures.push(format!(
                     "witness {}: it knows another key of this log, from which no rotation leads to the current one",
                     witness.name
@@ -292,7 +308,7 @@ impl CosignRequest<'_> {
                     break;
                 }
                 Answer::UnknownKey if self.send_key_chain(peer)? => {}
-                Answer::UnknownKey | Answer::Betrayed(_) => break,
+                Answer::UnknownKey | Answer::Beyond(_) | Answer::Betrayed(_) => break,
             }
         }
         Ok(answer)
@@ -363,12 +379,7 @@ impl CosignRequest<'_> {
                         "it has cosigned another tree of {size} entries under this log's signature"
                     ))),
                     Some(size) if size == old => Err("it contradicts itself about its size".into()),
-                    Some(size) if size > self.reader.size_durable() => {
-                        Ok(Answer::Betrayed(format!(
-                            "it has cosigned {size} entries of this log, which has {}: the log was cut or rolled back",
-                            self.reader.size_durable()
-                        )))
-                    }
+                    Some(size) if size > self.reader.size_durable() => Ok(Answer::Beyond(size)),
                     Some(size) => Ok(Answer::From(size)),
                 }
             }

@@ -26,7 +26,7 @@ use super::layout::Salt;
 use super::log::{Encoded, Log, LogOptions, Record};
 use super::reader::LogReader;
 use crate::checkpoint::Checkpoint;
-use crate::note::NoteSigner;
+use crate::note::{NoteSignature, NoteSigner};
 use crate::store::{
     Batch, Head, LogStore, Once, Place, Refusal, Repeat, StoreError, StoredBatch, Tail, Writer,
     check_extends,
@@ -188,6 +188,15 @@ impl EngineLog {
         signer: &dyn NoteSigner,
     ) -> Result<Arc<str>, CheckpointError> {
         self.log.publish_checkpoint(signer)
+    }
+
+    /// Adds signatures to the published checkpoint, as long as the checkpointer was not taken.
+    pub(super) fn add_signatures(
+        &mut self,
+        text: &str,
+        lines: &[NoteSignature],
+    ) -> Result<Arc<str>, CheckpointError> {
+        self.log.add_signatures(text, lines)
     }
 
     /// True once the copy could not be written.

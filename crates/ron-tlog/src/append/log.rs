@@ -19,7 +19,7 @@ use super::meta::Meta;
 use super::reader::LogReader;
 use super::state::{Active, Closed, FullTile, Sealed, Segment, Shared, TreeState};
 use crate::checkpoint::Checkpoint;
-use crate::note::{NoteSigner, VerifierKey};
+use crate::note::{NoteSignature, NoteSigner, VerifierKey};
 use crate::tile::{ENTRY_BYTES_MAX, TILE_WIDTH};
 use crate::tree::{Frontier, Hash, complete_root};
 use ron_files::{Disk, DiskLock, write_atomic};
@@ -490,6 +490,19 @@ impl Log {
             .as_mut()
             .ok_or(CheckpointError::HandedOut)?
             .publish(&[signer])
+    }
+
+    /// Adds signatures to the published checkpoint, as [`Checkpointer::add_signatures`], for as long
+    /// as the checkpointer was not taken.
+    pub fn add_signatures(
+        &mut self,
+        text: &str,
+        lines: &[NoteSignature],
+    ) -> Result<Arc<str>, CheckpointError> {
+        self.checkpointer
+            .as_mut()
+            .ok_or(CheckpointError::HandedOut)?
+            .add_signatures(text, lines)
     }
 
     /// Takes the right to publish checkpoints, for the thread that publishes them. `None` the

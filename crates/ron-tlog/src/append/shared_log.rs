@@ -21,7 +21,7 @@ use super::engine_log::{EngineError, EngineLog};
 use super::errors::CheckpointError;
 use super::log::{LogOptions, Record};
 use super::reader::LogReader;
-use crate::note::NoteSigner;
+use crate::note::{NoteSignature, NoteSigner};
 use crate::store::{Head, LogStore, Refusal, StoreError, Writer};
 use crate::tree::Hash;
 
@@ -85,6 +85,15 @@ impl SharedLog {
             return Err(CheckpointError::NoneYet);
         }
         self.log.publish_checkpoint(signer)
+    }
+
+    /// Adds signatures, such as those of witnesses, to the published checkpoint `text`. They stay with this node.
+    pub fn add_signatures(
+        &mut self,
+        text: &str,
+        lines: &[NoteSignature],
+    ) -> Result<Arc<str>, CheckpointError> {
+        self.log.add_signatures(text, lines)
     }
 
     /// Finds out what became of an append without a known outcome, reads on to the end, and makes sure by a write that it is the

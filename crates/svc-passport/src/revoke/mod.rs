@@ -19,6 +19,8 @@ use ron_kernel::{
 use ron_proto::Problem;
 use ron_proto::passport::{Jwks, RevokeAnswer, Revoked};
 use ron_service::ReadyBoard;
+use ron_service::log_host::asker::Published;
+use ron_tlog::note::NoteSignature;
 
 pub use recorded::RecordedAsk;
 pub use register::{LOG_DIR, LogPlace, Register, compare, signed};
@@ -131,6 +133,11 @@ pub enum RevokeEvent {
     },
     /// A waiting feed reader has closed its connection.
     ReaderGone,
+    /// Witnesses have cosigned the checkpoint `text`.
+    Cosigned {
+        text: Arc<str>,
+        lines: Vec<NoteSignature>,
+    },
 }
 
 struct WaitingReader {
@@ -152,6 +159,8 @@ pub struct Revoker {
     ready: ReadyBoard,
     /// Of a log in an engine.
     shared: Option<SharedTimes>,
+    /// Told of new checkpoints.
+    witness: Option<Sender<Published>>,
 }
 
 /// Has the published key set stored, unless it is durable already. Called after every read of the keys: when the queue is
@@ -182,6 +191,7 @@ impl Revoker {
             metrics,
             ready,
             shared: None,
+            witness: None,
         }
     }
 
@@ -195,6 +205,12 @@ impl Revoker {
             shared: Some(times),
             ..self
         }
+    }
+
+    /// Has new checkpoints submitted to the witnesses.
+    #[must_use]
+    pub fn witnessed(self, witness: Option<Sender<Published>>) -> Self {
+        Self { witness, ..self }
     }
 
     pub fn run(&self, ctx: &ThreadCtx, events: &Receiver<RevokeEvent>) {
@@ -343,6 +359,10 @@ impl Revoker {
                 }
             }
             RevokeEvent::List { ask, responder } => self.answer_recorded(&ask, responder),
+            RevokeEvent::Cosigned { text, lines } => {
+                // Reported, and asked for again at the next start.
+                let _ = self.stored(|register| register.cosigned(&text, &lines));
+            }
             RevokeEvent::ReaderGone => {} // `run` removes readers that are gone after every event
         }
     }
@@ -415,7 +435,7 @@ impl Revoker {
         if poisoned {
             self.ready.missing(
                 "store",
-                "an earlier commit failed: revocations are refused until a restart",
+                "database or log are closed for writing, because a commit has failed or a witness contradicts the log: revocations are refused until a restart",
             );
         }
         if result.is_err() {

@@ -13,8 +13,10 @@ use ron_files::Disk;
 use ron_kernel::{DiskWatch, SharedRandom};
 use ron_proto::Timestamp;
 use ron_proto::passport::{RevocationEvent, RevocationPage};
+use ron_service::log_host::asker::compare as contradicted;
+use ron_service::log_host::cosign::Witnesses;
 use ron_tlog::checkpoint::Checkpoint;
-use ron_tlog::note::{Ed25519NoteSigner, NoteSigner as _, VerifierKey};
+use ron_tlog::note::{Ed25519NoteSigner, NoteSignature, NoteSigner as _, VerifierKey};
 use ron_tlog::{AppendError, CheckpointError, Log, LogOptions, LogReader, OpenError, ReadError};
 
 use super::PAGE_MAX;
@@ -34,6 +36,8 @@ pub const BATCH_MAX: usize = 256;
 pub enum RegisterRefused {
     #[error("the revocation log is refused: {0}")]
     Log(#[from] OpenError),
+    #[error("the revocation log is refused: {0}; {HELP}")]
+    Witness(String),
     #[error("the revocation log cannot be read: {0}")]
     Read(#[from] ReadError),
     #[error(transparent)]
@@ -102,6 +106,8 @@ pub struct LogPlace<'a> {
     pub signer: Arc<Ed25519NoteSigner>,
     /// Heads that the log must extend.
     pub known: Vec<Checkpoint>,
+    /// Asked what they remember of the log before it is written.
+    pub witnesses: Option<&'a mut Witnesses>,
     pub random: SharedRandom,
 }
 
@@ -119,6 +125,9 @@ impl Register {
         let mut log = Log::open(place.disk, place.dir, options)?;
         if log.recovery().created && store.last()? > 0 {
             return Err(RegisterRefused::NoLog);
+        }
+        if let Some(witnesses) = place.witnesses {
+            contradicted(witnesses, &log.reader()).map_err(RegisterRefused::Witness)?;
         }
         let (mut view, unlogged) = compare(&store, &log.reader(), signer.verifier())?;
         let unfinished = |e: &dyn std::fmt::Display| RegisterRefused::Unfinished(e.to_string());
@@ -203,6 +212,19 @@ impl Register {
         match &mut self.journal {
             Journal::Files(files) => files.record(&self.store, self.watch.as_ref(), drafts, now_ms),
             Journal::Shared(shared) => shared.record(drafts, now_ms, after),
+        }
+    }
+
+    /// Stores cosignatures with the checkpoint `text`, if it is still the newest.
+    pub fn cosigned(&mut self, text: &str, lines: &[NoteSignature]) -> Result<(), StoreFailed> {
+        let stored = match &mut self.journal {
+            Journal::Files(files) => files.log.add_signatures(text, lines),
+            Journal::Shared(shared) => shared.add_signatures(text, lines),
+        };
+        match stored {
+            // The newer one is being cosigned.
+            Err(CheckpointError::Superseded) => Ok(()),
+            stored => Ok(stored.map(drop)?),
         }
     }
 

@@ -24,6 +24,7 @@ fn place(disk: Arc<dyn Disk>, dir: &Path) -> LogPlace<'_> {
         dir,
         signer: Arc::new(signer),
         known: Vec::new(),
+        witnesses: None,
         random: OsRandom::shared(),
     }
 }

@@ -17,9 +17,9 @@ use ron_proto::{Problem, Timestamp};
 use ron_service::log_node::LogNode;
 use ron_tlog::append::{EngineError, Record, SharedLog};
 use ron_tlog::checkpoint::Checkpoint;
-use ron_tlog::note::{Ed25519NoteSigner, NoteSigner as _};
+use ron_tlog::note::{Ed25519NoteSigner, NoteSignature, NoteSigner as _};
 use ron_tlog::store::{LogStore, StoreError};
-use ron_tlog::{LogOptions, LogReader, ReadError};
+use ron_tlog::{CheckpointError, LogOptions, LogReader, ReadError};
 use serde::{Deserialize, Serialize};
 
 use super::PAGE_MAX;
@@ -219,6 +219,15 @@ impl SharedRegister {
         (self.random.u64() >> 33) as u32
     }
 
+    /// Stores cosignatures with this node's checkpoint `text`; other nodes have their own cosigned.
+    pub fn add_signatures(
+        &mut self,
+        text: &str,
+        lines: &[NoteSignature],
+    ) -> Result<Arc<str>, CheckpointError> {
+        self.log.add_signatures(text, lines)
+    }
+
     /// Number of events that a checkpoint of this node covers.
     fn covered(&self) -> u64 {
         self.log.reader().checkpoint_size()
@@ -395,6 +404,11 @@ impl HeadAge {
     /// All that a read has found that began at `asked` is in force here.
     pub fn in_force(&self, asked: Instant) {
         self.read.store(Some(asked));
+    }
+
+    /// Whether all is in force here that the log had at `seen`.
+    pub fn read_since(&self, seen: Instant) -> bool {
+        self.read.load().is_some_and(|read| read >= seen)
     }
 
     /// Why the newest revocations may be missing here.

@@ -7,6 +7,7 @@ use ron_auth::RevocationView;
 use ron_kernel::Deadline;
 use ron_proto::passport::{RevocationEvent, RevocationPage, RevokeAnswer, Revoked};
 use ron_proto::{Problem, Timestamp};
+use ron_service::log_host::asker::Published;
 
 use super::draft::Draft;
 #[cfg(mutant = "acknowledged")]
@@ -183,6 +184,9 @@ impl Revoker {
             })?;
         self.view.store(next);
         self.metrics.epoch.set(epoch as i64);
+        if let Some(witness) = &self.witness {
+            let _ = witness.try_send(Published); // full: a wake-up is already pending
+        }
         Ok(page.next)
     }
 
