@@ -48,8 +48,15 @@ pub fn run(args: &FleetArgs) -> Result<(), String> {
     let wanted = |name: &str| args.only.is_empty() || args.only.iter().any(|o| o == name);
     fleet::prepare(&ron, &dir)?;
     print!("{}", machine::facts(&dir)?);
+    let durable = match &args.database {
+        None => "fdatasync",
+        Some(url) => {
+            fleet::move_to_database(&ron, &dir, url)?;
+            "in PostgreSQL and its synchronous standby"
+        }
+    };
     println!(
-        "- {} s per figure, every answer durable (fdatasync)\n",
+        "- {} s per figure, every answer durable ({durable})\n",
         args.seconds
     );
     if wanted("start") {

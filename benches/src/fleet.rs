@@ -50,6 +50,28 @@ pub fn prepare(ron: &Path, dir: &Path) -> Result<(), String> {
     Ok(())
 }
 
+/// Moves ledger, keys and issuer to a database, as an operator does, and names it to the wallet.
+pub fn move_to_database(ron_binary: &Path, dir: &Path, url: &str) -> Result<(), String> {
+    let add = |service: &str, keys: &str| -> Result<(), String> {
+        let config = dir.join(service).join("config.toml");
+        let old = fs::read_to_string(&config).map_err(|e| format!("{}: {e}", config.display()))?;
+        fs::write(&config, format!("{old}\n{keys}")).map_err(|e| e.to_string())
+    };
+    for (what, service) in [
+        ("kms", "ron-kms"),
+        ("issuer", "svc-passport"),
+        ("ledger", "ron-ledger"),
+    ] {
+        let args = [what, "migrate", "--to", url];
+        let said = text(&ron(ron_binary, dir, &args)?, &args)?;
+        let tables = said.find("\n[").ok_or("it names no keys to set")?;
+        let keys = said[tables..].lines();
+        let keys = keys.filter(|line| line.starts_with('[') || line.contains(" = "));
+        add(service, &keys.collect::<Vec<_>>().join("\n"))?;
+    }
+    add("svc-wallet", &format!("[records]\nurl = \"{url}\"\n"))
+}
+
 impl Fleet {
     /// Starts it on free ports and waits until it is ready.
     pub fn start(ron: &Path, dir: &Path) -> Result<Self, String> {

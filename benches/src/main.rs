@@ -112,6 +112,9 @@ pub struct FleetArgs {
     /// Directory on the disk to measure; a temporary one when absent.
     #[arg(long)]
     dir: Option<PathBuf>,
+    /// Database to which logs and records are moved first, as `log.url` names it; `ron` needs the feature `postgres` then.
+    #[arg(long)]
+    database: Option<String>,
     /// Measure only these figures.
     #[arg(long, value_delimiter = ',', value_parser = ["start", "idle", "sign", "envelope", "token", "verify", "transfer", "balance"])]
     only: Vec<String>,

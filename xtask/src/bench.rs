@@ -74,12 +74,25 @@ pub fn proofs(args: &Args) -> Outcome {
         .run()
 }
 
-/// Appends to a log in PostgreSQL, with a standby.
+/// Appends to a log in PostgreSQL, with a standby; then the fleet on files, and on such a database.
 pub fn ha(args: &Args) -> Outcome {
     let profile = args.text("profile");
-    build(profile, "-p ron-ha --features postgres --bin ha-rates")?;
-    let seconds = args.text("seconds");
-    Cmd::new(built(profile).join("ha-rates")).arg(seconds).run()
+    build(
+        profile,
+        "-p ron-ha -p ron -p ron-benches --features ron/postgres,ron-ha/postgres --bins",
+    )?;
+    let (load, seconds) = (built(profile).join("load"), args.text("seconds"));
+    let fleet = ["--clients", "1,64,1000", "--only", "sign,token,transfer"];
+    Cmd::with_descriptors(8192, &load)
+        .args(["fleet", "--seconds", seconds])
+        .args(fleet)
+        .run()?;
+    Cmd::with_descriptors(8192, &built(profile).join("ha-rates"))
+        .arg(seconds)
+        .arg(&load)
+        .args(["--seconds", seconds])
+        .args(fleet)
+        .run()
 }
 
 /// Our HTTP front beside axum and tiny_http, loaded with wrk at 16, 128 and 1,000 connections; prints medians.

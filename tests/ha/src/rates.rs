@@ -1,5 +1,7 @@
-//! Rates of appends to a log in PostgreSQL with a synchronous standby on the same machine: `ha-rates SECONDS`.
+//! Rates of appends to a log in PostgreSQL with a synchronous standby on the same machine, of the fleet on such a database, and the room
+//! that entries take in it: `ha-rates SECONDS [LOAD-PROGRAM ARGUMENTS...]`.
 
+use std::process::Command;
 use std::time::Duration;
 
 use ron_ha::cluster::{Cluster, waiter};
@@ -13,7 +15,8 @@ use ron_tlog::tree::empty_root;
 const ENTRY_BYTES: usize = 150;
 
 fn main() {
-    let seconds = std::env::args().nth(1);
+    let mut args = std::env::args().skip(1);
+    let seconds = args.next();
     let seconds = seconds.map_or(5, |text| text.parse().expect("a number of seconds"));
     let cluster = Cluster::pair();
     println!(
@@ -21,6 +24,38 @@ fn main() {
     );
     for entries in [1, 64, 512] {
         measure(&cluster, entries, Duration::from_secs(seconds));
+    }
+    if let Some(load) = args.next() {
+        fleet(&cluster, &load, &args.collect::<Vec<_>>());
+    }
+}
+
+/// Loads the fleet, and says what its logs take in the database.
+fn fleet(cluster: &Cluster, load: &str, args: &[String]) {
+    let url = cluster.primary.url();
+    let mut command = Command::new(load);
+    command.args(["fleet", "--database", &url]).args(args);
+    let ended = command.status().expect("the load program runs");
+    assert!(ended.success(), "{command:?}: {ended}");
+    let logs = cluster.primary.admin(
+        "SELECT schemaname::text FROM pg_tables WHERE tablename = 'log_head' AND schemaname <> 'rates' ORDER BY 1",
+        &[],
+    );
+    for row in 0..logs.len() {
+        let schema = logs.text(row, 0).expect("a name");
+        let sizes = cluster.primary.admin(
+            &format!(
+                "SELECT (SELECT sum(size)::bigint FROM {schema}.log_head), sum(pg_total_relation_size(relid))::bigint \
+                 FROM pg_partition_tree('{schema}.log_batch')"
+            ),
+            &[],
+        );
+        let number = |column| sizes.int8(0, column).expect("a number");
+        let (entries, bytes) = (number(0), number(1));
+        println!(
+            "- log of {schema}: {entries} entries, {:.0} bytes each in the tables of its batches",
+            bytes as f64 / entries.max(1) as f64
+        );
     }
 }
 
