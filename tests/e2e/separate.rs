@@ -79,6 +79,82 @@ fn six_processes_serve_the_whole_loop() {
     assert_eq!(ok(&fleet.ron(&["demo", "--json"])), first);
 }
 
+/// One look says which service is gone and which one hangs, before it says what suffers from that; a healthy service is not blamed.
+#[test]
+fn one_look_names_the_service_that_is_gone_and_the_one_that_hangs() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let base = base_port();
+    ok(&ron_on(
+        dir.path(),
+        &["init", "--base-port", &base.to_string()],
+    ));
+    let mut processes = Processes::start(dir.path());
+    ready(base);
+    let mut shown = String::new();
+    until("all are healthy", || {
+        let out = ron_on(dir.path(), &["status"]);
+        shown = String::from_utf8_lossy(&out.stdout).into_owned();
+        out.status.success()
+    });
+    assert_eq!(shown.matches("healthy").count(), SERVICES.len(), "{shown}");
+
+    let running = |name: &str| {
+        let mut all = processes.0.iter();
+        let found = all.find_map(|(of, one)| (*of == name).then(|| one.id()));
+        found.expect("it runs")
+    };
+    let (ledger, passport) = (running("ron-ledger"), running("svc-passport"));
+    signal(ledger, "-KILL");
+    signal(passport, "-STOP");
+    until("the wallet has lost its ledger", || {
+        let out = ron_on(dir.path(), &["status"]);
+        assert_eq!(out.status.code(), Some(1));
+        shown = String::from_utf8_lossy(&out.stdout).into_owned();
+        shown.contains("svc-wallet (down)")
+    });
+    let at = |text: &str| {
+        shown
+            .find(text)
+            .unwrap_or_else(|| panic!("{text}: {shown}"))
+    };
+    assert!(at("ron-ledger (no answer)") < at("svc-wallet (down)"));
+    assert!(at("svc-passport (no answer)") < at("svc-wallet (down)"));
+    assert!(shown.contains("ledger: the ledger does not answer"));
+    let kms = at("ron-kms ");
+    assert!(shown[kms..].starts_with("ron-kms       healthy"), "{shown}");
+    let out = ron_on(dir.path(), &["status", "--json"]);
+    let json: serde_json::Value = serde_json::from_slice(&out.stdout).expect("JSON");
+    let error = |at: usize| json[at]["error"].as_str().map(|_| json[at]["at"].clone());
+    let silent: Vec<_> = (0..SERVICES.len()).filter_map(error).collect();
+    assert_eq!(silent, ["svc-passport", "ron-ledger"], "{json}");
+    // The doctor tells a service that hangs from one that does not run.
+    let out = ron_on(dir.path(), &["doctor", "--json"]);
+    let report: serde_json::Value = serde_json::from_slice(&out.stdout).expect("JSON");
+    let findings = report["findings"].as_array().expect("findings");
+    let verdict = |about: &str| {
+        let mut found = findings.iter().filter(|one| one["about"] == about);
+        found.next().map(|one| one["verdict"].clone())
+    };
+    assert_eq!(verdict("svc-passport state"), Some("fail".into()));
+    assert_eq!(verdict("ron-kms state"), Some("ok".into()));
+    assert_eq!(verdict("ron-ledger state"), None);
+
+    signal(passport, "-CONT");
+    let (_, gone) = processes
+        .0
+        .iter_mut()
+        .find(|(of, _)| *of == "ron-ledger")
+        .expect("it ran");
+    gone.stop();
+    *gone = start(dir.path(), "ron-ledger");
+    until("all are healthy again", || {
+        ron_on(dir.path(), &["status"]).status.success()
+    });
+    for (name, code) in processes.stop() {
+        assert_eq!(code, Some(0), "{name}");
+    }
+}
+
 /// One self-signed certificate for all services; a second call replaces it.
 fn certificate(dir: &Path) -> [String; 2] {
     let own = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).expect("rcgen");

@@ -7,7 +7,7 @@ use clap::{Parser, Subcommand};
 
 use crate::{
     audience, check, client, clock, console, demo, doctor, ha, init, issuer, kms, ledger, login,
-    net, policy, receipt, revocations, rewarder, shell, token, up, wallet, witness,
+    net, policy, receipt, revocations, rewarder, shell, status, token, up, wallet, witness,
 };
 
 /// A trust-and-value plane: keys, tokens, money, payouts, verifiable by third parties.
@@ -42,6 +42,7 @@ enum Command {
     Init(init::InitArgs),
     Demo(demo::DemoArgs),
     Doctor(doctor::DoctorArgs),
+    Status(status::StatusArgs),
     Login(Box<login::LoginArgs>),
     Logout(login::LogoutArgs),
     Console(console::ConsoleArgs),
@@ -84,6 +85,7 @@ impl Cli {
             Command::Init(args) => init::run(&args),
             Command::Demo(args) => demo::run(&args),
             Command::Doctor(args) => doctor::run(&args),
+            Command::Status(args) => status::run(&args),
             Command::Login(args) => login::login(&args),
             Command::Logout(args) => login::logout(&args),
             Command::Console(args) => console::run(&args),

@@ -21,6 +21,10 @@ const EXAMPLES: &[(&str, &str)] = &[
     ),
     ("clock accept", "date -u && ron clock accept"),
     (
+        "status",
+        "ron status\nron status --watch\nron status --json | jq -r '.[] | select(.status.health != \"healthy\") | .at'\nron status --health http://10.0.0.1:7475 --health http://10.0.0.2:7475",
+    ),
+    (
         "ha status",
         "ron ha status\nron ha status --health http://10.0.0.1:7465 --health http://10.0.0.2:7465",
     ),

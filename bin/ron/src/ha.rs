@@ -1,23 +1,19 @@
 //! `ron ha`: services whose log several nodes share.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use ron_client::{Caller, Credential};
-use ron_kernel::Deadline;
 use ron_proto::Timestamp;
-use ron_proto::status::{EngineDoc, LogNodeDoc, ServiceStatus};
+use ron_proto::status::{EngineDoc, LogNodeDoc};
 use ron_service::Config;
 use ron_service::config::Value;
 use serde::Serialize;
 
 use crate::fleet;
 use crate::layout::Layout;
-use crate::net;
+use crate::status::{self, Answer, Reply};
 use crate::table::{Out, Table};
 
-const WITHIN: Duration = Duration::from_secs(5);
 /// The service of whose nodes one writes for all.
 const LEDGER: &str = "ron-ledger";
 /// The services whose nodes have logs in a database.
@@ -88,11 +84,7 @@ pub fn run(args: &HaArgs) -> Result<(), String> {
     let found = if args.health.is_empty() {
         of_host(&Layout::new(args.data_dir.as_deref())?)?
     } else {
-        let http = net::client();
-        let ask = |url: &String| {
-            let node = Caller::new(url, Credential::none(), http.clone());
-            answer(url.clone(), &node)
-        };
+        let ask = |url: &String| answer(status::at_url(url));
         args.health.iter().map(ask).collect::<Vec<_>>()
     };
     if args.json {
@@ -120,7 +112,7 @@ fn of_host(layout: &Layout) -> Result<Vec<NodeAnswer>, String> {
     }
     let (mut shared, mut files) = (Vec::new(), Vec::new());
     for name in names {
-        let mut found = ask(layout, name);
+        let mut found = answer(status::of_service(layout, name));
         // Also of one that does not answer. Its environment may have named a database.
         if found.log().is_none() && is_in_files(layout, name) {
             (found.service, found.answer) = (name.to_owned(), NodeState::Files);
@@ -143,28 +135,16 @@ fn is_in_files(layout: &Layout, name: &str) -> bool {
     fleet::load(layout, name, &[]).is_ok_and(|config| !named(config))
 }
 
-fn ask(layout: &Layout, name: &str) -> NodeAnswer {
-    match fleet::reach_health(layout, name) {
-        Ok(reached) => {
-            let node = Caller::new(&reached.url, Credential::none(), reached.http);
-            answer(name.to_owned(), &node)
+fn answer(Answer { at, reply }: Answer) -> NodeAnswer {
+    let (service, answer) = match reply {
+        Reply::Status(status) => {
+            let files = NodeState::Files;
+            let log = status
+                .log
+                .map_or(files, |log| NodeState::Log(Box::new(log)));
+            (status.service, log)
         }
-        Err(why) => NodeAnswer {
-            at: name.to_owned(),
-            service: String::new(),
-            answer: NodeState::Error(why),
-        },
-    }
-}
-
-fn answer(at: String, node: &Caller) -> NodeAnswer {
-    let status: Result<ServiceStatus, _> = node.get("/api/v1/status", Deadline::within(WITHIN));
-    let (service, answer) = match status {
-        Ok(ServiceStatus { service, log, .. }) => {
-            let log = log.map_or(NodeState::Files, |log| NodeState::Log(Box::new(log)));
-            (service, log)
-        }
-        Err(error) => (String::new(), NodeState::Error(error.to_string())),
+        Reply::Error(why) => (String::new(), NodeState::Error(why)),
     };
     NodeAnswer {
         at,

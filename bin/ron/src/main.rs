@@ -30,6 +30,7 @@ mod receipt;
 mod revocations;
 mod rewarder;
 mod shell;
+mod status;
 mod table;
 mod token;
 mod up;

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use ron_kernel::net::Address;
 use ron_kernel::{Clock as _, Net as _, OsNet, SystemClock};
+use ron_proto::status::Health;
 use ron_service::Config;
 use ron_service::config::Value;
 
@@ -14,6 +15,7 @@ use ron_services::NAMES;
 use crate::doctor::{Report, database, disk};
 use crate::fleet;
 use crate::layout::{Layout, api_port};
+use crate::status::{self, Answer, Reply};
 
 /// Maximum number of files checked under one directory.
 const FILES_MAX: usize = 100_000;
@@ -76,13 +78,40 @@ pub fn check_fleet(report: &mut Report, layout: &Layout, base_port: u16) {
         match holder(layout, name) {
             Some(pid) if running.is_none() => {
                 report.ok("running", format!("{name} runs here as process {pid}"));
+                state(report, &status::of_service(layout, name));
             }
             None if running.is_none() => ports(report, name, &config),
-            _ => {}
+            _ => state(report, &status::of_service(layout, name)),
         }
         transport(report, name, &config);
         devices(report, &config);
         database::check(report, name, &config);
+    }
+}
+
+/// Checks what a service that runs says of itself, if it says anything.
+fn state(report: &mut Report, answer: &Answer) {
+    let about = format!("{} state", answer.at);
+    let says = answer.problems().join("; ");
+    match &answer.reply {
+        Reply::Error(_) => report.fail(
+            &about,
+            format!("it runs and does not answer on its health port: {says}"),
+            "it hangs or is overloaded: see its log, and restart it if that says nothing",
+        ),
+        Reply::Status(status) => match status.health {
+            Health::Healthy => report.ok(&about, "healthy".to_owned()),
+            Health::Degraded => report.warn(
+                &about,
+                says,
+                "`ron status` shows all services; docs/runbooks has what to do",
+            ),
+            Health::Down => report.fail(
+                &about,
+                says,
+                "`ron status` shows all services; docs/runbooks has what to do",
+            ),
+        },
     }
 }
 

@@ -1,0 +1,324 @@
+//! `ron status`: the whole fleet in one look.
+
+use std::io::IsTerminal as _;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use ron_client::{Caller, ClientError, Credential};
+use ron_kernel::Deadline;
+use ron_proto::status::{Health, ServiceStatus};
+use ron_services::NAMES;
+use serde::Serialize;
+
+use crate::fleet;
+use crate::layout::Layout;
+use crate::net;
+use crate::table::{Out, Table, column, sparse};
+
+/// Maximum time of a service to answer; all are asked at once.
+const WITHIN: Duration = Duration::from_secs(3);
+/// Seconds of a minute, an hour and a day, with their letters.
+const UNITS: [(u64, &str); 3] = [(86_400, "d"), (3_600, "h"), (60, "min")];
+/// Clears a terminal.
+const CLEAR: &str = "\x1b[H\x1b[2J";
+
+/// Show the state of all services. Ends with code 1 unless all of them are healthy.
+#[derive(Args)]
+pub struct StatusArgs {
+    /// Data directory, as given to `ron up`: the services of this host.
+    #[arg(long)]
+    data_dir: Option<PathBuf>,
+    /// Health address of a service, as in `http://10.0.0.2:7465`; may be repeated, and replaces the services of this host.
+    #[arg(long, value_name = "URL", conflicts_with = "data_dir")]
+    health: Vec<String>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    /// Show it again every so many seconds, until it is interrupted.
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2", require_equals = true, value_parser = clap::value_parser!(u64).range(1..=3_600), conflicts_with = "json")]
+    watch: Option<u64>,
+}
+
+/// A service and what it said.
+#[derive(Serialize)]
+pub struct Answer {
+    /// Its name, or where it was asked.
+    pub at: String,
+    #[serde(flatten)]
+    pub reply: Reply,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reply {
+    Status(Box<ServiceStatus>),
+    /// Why there is no answer.
+    Error(String),
+}
+
+impl Answer {
+    pub fn state(&self) -> &'static str {
+        match &self.reply {
+            Reply::Error(_) => "no answer",
+            Reply::Status(status) => match status.health {
+                Health::Healthy => "healthy",
+                Health::Degraded => "degraded",
+                Health::Down => "down",
+            },
+        }
+    }
+
+    fn is_healthy(&self) -> bool {
+        matches!(&self.reply, Reply::Status(status) if status.health == Health::Healthy)
+    }
+
+    /// What is wrong with it, in its own words.
+    pub fn problems(&self) -> Vec<String> {
+        match &self.reply {
+            Reply::Error(why) => vec![why.clone()],
+            Reply::Status(status) => {
+                let ill = status.planes.iter();
+                let ill = ill.filter(|plane| plane.health != Health::Healthy);
+                let line = |plane: &ron_proto::status::Plane| match &plane.reason {
+                    Some(why) => format!("{}: {why}", plane.name),
+                    None => format!("{}: no reason given", plane.name),
+                };
+                ill.map(line).collect()
+            }
+        }
+    }
+}
+
+/// Runs the command.
+pub fn run(args: &StatusArgs) -> Result<(), String> {
+    let Some(seconds) = args.watch else {
+        let found = poll(args)?;
+        if args.json {
+            Out::json(&found)?;
+        } else {
+            println!("{}", lines(&found).join("\n"));
+        }
+        return verdict(&found);
+    };
+    let clear = std::io::stdout().is_terminal();
+    loop {
+        // Before the terminal is cleared, so that it is never empty while a service is silent.
+        let shown = match poll(args) {
+            Ok(found) => lines(&found),
+            // The data directory may be being made.
+            Err(why) => vec![why],
+        };
+        let begin = if clear { CLEAR } else { "" };
+        println!("{begin}{}\n", shown.join("\n"));
+        net::pause(Duration::from_secs(seconds));
+    }
+}
+
+fn poll(args: &StatusArgs) -> Result<Vec<Answer>, String> {
+    if args.health.is_empty() {
+        return of_host(&Layout::new(args.data_dir.as_deref())?);
+    }
+    Ok(ron_kernel::scoped(args.health.len(), |at| {
+        at_url(&args.health[at])
+    }))
+}
+
+/// The services that this host has.
+fn of_host(layout: &Layout) -> Result<Vec<Answer>, String> {
+    let has = |name: &&str| layout.config(name).exists();
+    let names: Vec<&str> = NAMES.into_iter().filter(has).collect();
+    if names.is_empty() {
+        let root = layout.root.display();
+        return Err(format!(
+            "{root} has no services: name the data directory with --data-dir, or services with --health"
+        ));
+    }
+    Ok(ron_kernel::scoped(names.len(), |at| {
+        of_service(layout, names[at])
+    }))
+}
+
+/// Asks a service of a data directory.
+pub fn of_service(layout: &Layout, name: &str) -> Answer {
+    let reply = fleet::reach_health(layout, name).map_or_else(Reply::Error, |reached| {
+        ask(&Caller::new(&reached.url, Credential::none(), reached.http))
+    });
+    let at = name.to_owned();
+    Answer { at, reply }
+}
+
+/// Asks the service at a health address.
+pub fn at_url(url: &str) -> Answer {
+    Answer {
+        at: url.to_owned(),
+        reply: ask(&Caller::new(url, Credential::none(), net::client())),
+    }
+}
+
+fn ask(service: &Caller) -> Reply {
+    match service.get("/api/v1/status", Deadline::within(WITHIN)) {
+        Ok(status) => Reply::Status(Box::new(status)),
+        // A read changes nothing, so its outcome is of no interest.
+        Err(ClientError::Unknown { detail, .. } | ClientError::NotSent { detail }) => {
+            Reply::Error(detail)
+        }
+        Err(error) => Reply::Error(error.to_string()),
+    }
+}
+
+/// A table, and below it what is wrong: services that give no answer first, because others may suffer from that.
+fn lines(found: &[Answer]) -> Vec<String> {
+    let mut services = Table::of(&[
+        column("service"),
+        column("state"),
+        column("version"),
+        column("up for"),
+        sparse("restarts"),
+        sparse("log"),
+    ]);
+    for one in found {
+        let (name, version, up, restarts, log) = match &one.reply {
+            Reply::Error(_) => (&one.at, String::new(), String::new(), 0, None),
+            Reply::Status(status) => (
+                &status.service,
+                status.version.clone(),
+                time(status.uptime_seconds),
+                status.planes.iter().map(|plane| plane.restart_count).sum(),
+                status.log.as_ref(),
+            ),
+        };
+        let restarts = if restarts == 0 {
+            String::new()
+        } else {
+            restarts.to_string()
+        };
+        let log = log.map(|log| match (log.active, log.behind) {
+            (true, _) => "writes".to_owned(),
+            (false, 0) => "standby".to_owned(),
+            (false, behind) => format!("standby, {behind} entries behind"),
+        });
+        services.row([
+            name.clone(),
+            one.state().to_owned(),
+            version,
+            up,
+            restarts,
+            log.unwrap_or_default(),
+        ]);
+    }
+    let mut lines = services.lines();
+    let mut ill: Vec<&Answer> = found.iter().filter(|one| !one.is_healthy()).collect();
+    ill.sort_by_key(|one| matches!(&one.reply, Reply::Status(status) if status.ready));
+    ill.sort_by_key(|one| matches!(one.reply, Reply::Status(_)));
+    for one in ill {
+        lines.push(String::new());
+        let name = match &one.reply {
+            Reply::Status(status) => &status.service,
+            Reply::Error(_) => &one.at,
+        };
+        lines.push(format!("{name} ({})", one.state()));
+        let problems = one.problems();
+        lines.extend(problems.iter().map(|problem| format!("  {problem}")));
+    }
+    lines
+}
+
+/// A time in its two largest units.
+fn time(seconds: u64) -> String {
+    let mut rest = seconds;
+    let mut parts = Vec::new();
+    for (unit, letter) in UNITS {
+        if rest >= unit {
+            parts.push(format!("{} {letter}", rest / unit));
+        }
+        rest %= unit;
+    }
+    parts.push(format!("{rest} s"));
+    parts.truncate(2);
+    parts.join(" ")
+}
+
+fn verdict(found: &[Answer]) -> Result<(), String> {
+    let ill = found.iter().filter(|one| !one.is_healthy()).count();
+    if ill == 0 {
+        return Ok(());
+    }
+    Err(format!("{ill} of {} services are not healthy", found.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use ron_proto::status::Plane;
+
+    use super::*;
+
+    fn service(name: &str, health: Health, reason: Option<&str>) -> Answer {
+        let plane = Plane {
+            name: "ledger".to_owned(),
+            health,
+            ready: health != Health::Down,
+            restart_count: 0,
+            reason: reason.map(str::to_owned),
+        };
+        let status = ServiceStatus {
+            service: name.to_owned(),
+            instance: name.to_owned(),
+            version: "0.1.0".to_owned(),
+            profile: "durable".to_owned(),
+            uptime_seconds: 7_384,
+            ready: health != Health::Down,
+            health,
+            amnesia: false,
+            planes: vec![plane],
+            capabilities: Vec::new(),
+            log: None,
+        };
+        Answer {
+            at: name.to_owned(),
+            reply: Reply::Status(Box::new(status)),
+        }
+    }
+
+    #[test]
+    fn what_gives_no_answer_stands_before_what_suffers_from_it() {
+        let silent = Answer {
+            at: "ron-ledger".to_owned(),
+            reply: Reply::Error("connection refused".to_owned()),
+        };
+        let found = [
+            service("svc-rewarder", Health::Degraded, Some("the ledger is away")),
+            service("svc-wallet", Health::Down, Some("the ledger is away")),
+            service("ron-kms", Health::Healthy, None),
+            silent,
+        ];
+        let lines = lines(&found);
+        let at = |text: &str| lines.iter().position(|line| line == text).expect(text);
+        let [ledger, wallet, rewarder] = [
+            at("ron-ledger (no answer)"),
+            at("svc-wallet (down)"),
+            at("svc-rewarder (degraded)"),
+        ];
+        assert!(ledger < wallet && wallet < rewarder, "{lines:#?}");
+        assert_eq!(lines[wallet + 1], "  ledger: the ledger is away");
+        assert!(!lines.iter().any(|line| line.starts_with("ron-kms (")));
+        assert!(lines[3].contains("2 h 3 min"), "{}", lines[3]);
+        let said = verdict(&found).expect_err("three are ill");
+        assert_eq!(said, "3 of 4 services are not healthy");
+        assert_eq!(verdict(&found[2..3]), Ok(()));
+    }
+
+    #[test]
+    fn times_have_their_two_largest_units() {
+        let cases = [
+            (0, "0 s"),
+            (59, "59 s"),
+            (60, "1 min 0 s"),
+            (7_384, "2 h 3 min"),
+            (180_061, "2 d 2 h"),
+        ];
+        for (seconds, text) in cases {
+            assert_eq!(time(seconds), text);
+        }
+    }
+}
