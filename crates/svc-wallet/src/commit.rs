@@ -11,9 +11,10 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
+use ron_client::ClientError;
 use ron_kernel::{Deadline, Receiver, Recv, SendError, Sender, SharedClock, ThreadCtx};
 use ron_proto::ledger::{
-    CommitRequest, Entry, EntryAnswer, MAX_COMMIT_BYTES, RefusalCode, RequestKey,
+    CommitRequest, Entry, EntryAnswer, Event, MAX_COMMIT_BYTES, RefusalCode, RequestKey,
 };
 use ron_proto::{Account, Problem};
 
@@ -174,7 +175,13 @@ impl Committer {
             if !mine.iter().any(render::leaves_key_unused) {
                 self.unresolved.release(&job.key);
             }
-            let abandoned_batch = self.abandoned_batch(slot, job, mine);
+            let abandoned_batch = match self.abandoned_batch(slot, job, mine) {
+                Ok(answers) => answers,
+                Err(why) => {
+                    self.refuse(job, finished, &why);
+                    continue;
+                }
+            };
             let answers = abandoned_batch.as_deref().unwrap_or(mine);
             self.note_outcome(job, answers);
             let render = |waiter: &Waiter, replayed| {
@@ -200,19 +207,17 @@ impl Committer {
         slot: usize,
         job: &CommitJob,
         mine: &[EntryAnswer],
-    ) -> Option<Vec<EntryAnswer>> {
+    ) -> Result<Option<Vec<EntryAnswer>>, Problem> {
         let mismatch = |a| render::code_of(a) == Some(RefusalCode::IdempotencyMismatch);
         if job.shape == Shape::One || !mine.iter().any(mismatch) {
-            return None;
+            return Ok(None);
         }
         let within = Deadline::within(Duration::from_millis(500));
         let client = &self.upstream.client;
         let found = self
             .upstream
             .watched(slot, within, || client.by_key(&job.key, within));
-        let event = found.ok()?;
-        matches!(event.entry, Entry::Abandon { .. })
-            .then(|| vec![event.answer.as_replayed(); mine.len()])
+        Ok(abandoned(found)?.map(|answer| vec![answer.as_replayed(); mine.len()]))
     }
 
     fn note_changes(&self, results: &[EntryAnswer]) {
@@ -251,12 +256,16 @@ impl Committer {
     /// Answers jobs of which nothing was committed.
     fn not_done(&self, jobs: &[CommitJob], why: &Problem) {
         for (job, finished) in self.finish(jobs) {
-            self.audit.record(&job.key, job.op, why.code, None);
-            for waiter in finished.leader.into_iter().chain(finished.followers) {
-                let reasons = &self.metrics.rejects;
-                reasons.with_label_values(&[why.code]).inc();
-                self.answer(waiter, why.clone());
-            }
+            self.refuse(job, finished, why);
+        }
+    }
+
+    fn refuse(&self, job: &CommitJob, finished: FinishedRequest, why: &Problem) {
+        self.audit.record(&job.key, job.op, why.code, None);
+        for waiter in finished.leader.into_iter().chain(finished.followers) {
+            let reasons = &self.metrics.rejects;
+            reasons.with_label_values(&[why.code]).inc();
+            self.answer(waiter, why.clone());
         }
     }
 
@@ -303,6 +312,20 @@ impl Drop for TakenJobs<'_> {
     }
 }
 
+/// The answer of a key that was abandoned, by what the ledger says of the key. Without its word a
+/// batch is not told that its key belongs to a different request: nothing of it was done, and it
+/// can be sent again.
+fn abandoned(found: Result<Event, ClientError>) -> Result<Option<EntryAnswer>, Problem> {
+    match found {
+        Ok(event) if matches!(event.entry, Entry::Abandon { .. }) => Ok(Some(event.answer)),
+        // The key is unused, and another one of the batch is not.
+        Ok(_) | Err(ClientError::Refused { status: 404, .. }) => Ok(None),
+        Err(error) => Err(retry_later(format!(
+            "the ledger did not say what it has under this key: {error}; nothing was done"
+        ))),
+    }
+}
+
 /// Takes the jobs of the next call: single operations up to the limits, or one batch.
 fn next_call(waiting: &mut VecDeque<CommitJob>) -> Vec<CommitJob> {
     // A call above the ledger's limit would be refused as a whole, for every caller in it. Few entries always fit, so they
@@ -332,6 +355,8 @@ fn log_failed_call(why: &str) {
 
 #[cfg(test)]
 mod tests {
+    use ron_proto::Timestamp;
+
     use super::*;
 
     fn job(n: u32, shape: Shape) -> CommitJob {
@@ -366,5 +391,41 @@ mod tests {
             calls,
             [vec!["k0", "k1"], vec!["k2"], vec!["k3"], vec!["k4"]]
         );
+    }
+
+    /// A batch whose key may have been abandoned is told of a different request only by the ledger.
+    #[test]
+    fn a_ledger_that_does_not_answer_makes_no_request_a_different_one() {
+        let answer = |code| EntryAnswer::Refused {
+            code,
+            seq: Some(7),
+            expected: None,
+            paid_by: None,
+            replayed: false,
+        };
+        let given_up = Event {
+            seq: 7,
+            ts: Timestamp(0),
+            entry: Entry::Abandon {
+                tenant: "t".parse().unwrap(),
+                principal: "p".parse().unwrap(),
+                key: "k".parse().unwrap(),
+            },
+            answer: answer(RefusalCode::Abandoned),
+        };
+        let found = abandoned(Ok(given_up));
+        assert_eq!(found, Ok(Some(answer(RefusalCode::Abandoned))));
+        let unused = ClientError::Refused {
+            status: 404,
+            problem: serde_json::from_str("{}").unwrap(),
+            retry_after_s: None,
+        };
+        assert_eq!(abandoned(Err(unused)), Ok(None));
+        let silent = ClientError::NotSent {
+            detail: "the peer refused the connection".to_owned(),
+        };
+        let problem = abandoned(Err(silent)).unwrap_err();
+        assert_eq!((problem.status, problem.code), (503, "retry_later"));
+        assert!(problem.retryable);
     }
 }
