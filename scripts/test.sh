@@ -33,8 +33,7 @@ cargo build --release --locked --workspace --bins --lib --examples
 
 step "lints"
 cargo clippy --release --locked --workspace --all-targets -- -D warnings
-cargo clippy --release --locked -p ron-custody -p ron-kms --features pkcs11,tpm --all-targets -- -D warnings
-cargo clippy --release --locked -p ron-benches --features pkcs11 -- -D warnings
+cargo clippy --release --locked -p ron-custody -p ron-kms --features tpm --all-targets -- -D warnings
 cargo clippy --release --locked -p ron -p ron-pg -p ron-service -p svc-wallet -p ron-ledger -p ron-ha --features ron/postgres,ron-ha/postgres --all-targets -- -D warnings
 
 step "unit tests"

@@ -27,8 +27,7 @@ pub struct KmsArgs {
     /// Directory on the disk to measure; a temporary one when absent.
     #[arg(long)]
     dir: Option<PathBuf>,
-    /// Path of the `ron-kms` binary; the one beside this program when absent. Built with
-    /// `--features ron-kms/pkcs11` if a module is given.
+    /// Path of the `ron-kms` binary; the one beside this program when absent.
     #[arg(long)]
     kms: Option<PathBuf>,
     /// PKCS#11 module whose token is used through the service.

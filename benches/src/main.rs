@@ -51,7 +51,6 @@ enum Command {
     /// Run the signature library in a loop, for comparison.
     Raw(raw::RawArgs),
     /// Call a PKCS#11 token directly, for comparison.
-    #[cfg(feature = "pkcs11")]
     Token(raw::TokenArgs),
     /// Start a console over many nodes and measure it, also with as many that hang.
     Console(console::ConsoleArgs),
@@ -141,7 +140,6 @@ fn main() {
         Command::Policy(args) => policy::run(&args),
         Command::Revocations(args) => revocations::run(&args),
         Command::Raw(args) => raw::run(&args),
-        #[cfg(feature = "pkcs11")]
         Command::Token(args) => raw::run_token(&args),
         Command::Console(args) => console::run(&args),
         Command::Wallet(args) => wallet::run(&args),

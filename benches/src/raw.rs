@@ -106,10 +106,8 @@ pub fn run(args: &RawArgs) -> Result<(), String> {
     Ok(())
 }
 
-#[cfg(feature = "pkcs11")]
 pub use token::{TokenArgs, run as run_token};
 
-#[cfg(feature = "pkcs11")]
 mod token {
     //! A PKCS#11 token called directly: one session for each thread, keys for the session only.
 

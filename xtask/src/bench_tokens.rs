@@ -69,14 +69,6 @@ pub fn kms(args: &Args) -> Outcome {
     files::create_dir(&dir.join("kms"))?;
     files::create_dir(&dir.join("fair"))?;
     build(profile, "--workspace --bins --examples")?;
-    // With the token's part, aside: the others must not be built again for it.
-    let aside = files::target().join("pkcs11");
-    Cmd::cargo(&format!(
-        "build --profile {profile} --locked -p ron-benches -p ron-kms-bin --features ron-benches/pkcs11,ron-kms/pkcs11 --target-dir"
-    ))
-    .arg(&aside)
-    .run()?;
-    let with_token = aside.join(files::profile_dir(profile));
     let load = built(profile).join("load");
     println!("## The library alone");
     Cmd::new(&load).args(["raw", "--seconds", seconds]).run()?;
@@ -85,16 +77,16 @@ pub fn kms(args: &Args) -> Outcome {
         let pin = token.pin_file()?;
         println!("\n## A SoftHSM token, called directly");
         token
-            .user(&with_token.join("load"))
+            .user(&load)
             .args(["token", "--seconds", seconds, "--module", MODULE])
             .arg("--pin-file")
             .arg(&pin)
             .run()?;
         let service = token.user(&load);
-        durable(args, service, &with_token, &dir, Some(&pin))?;
+        durable(args, service, &built(profile), &dir, Some(&pin))?;
     } else {
         eprintln!("no SoftHSM here: apt-get install softhsm2");
-        durable(args, Cmd::new(&load), &with_token, &dir, None)?;
+        durable(args, Cmd::new(&load), &built(profile), &dir, None)?;
     }
     println!("\n## One tenant beside another");
     Cmd::new(&load)

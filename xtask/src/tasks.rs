@@ -19,7 +19,8 @@ use crate::task::{Group, REST, Run, Task};
 use crate::ui;
 
 /// Nothing but the libraries is built with these features.
-const DEVICES: &str = "-p ron-custody -p ron-kms --features pkcs11,tpm --lib -- tests::devices backend:: --test-threads 2";
+const DEVICES: &str =
+    "-p ron-custody -p ron-kms --features tpm --lib -- tests::devices backend:: --test-threads 2";
 
 /// The unit tests of ron-pg, all of ron-ha (contracts of a log's store and of records, the model of the protocol, services over one database), and
 /// the command that moves a ledger there.
@@ -582,7 +583,7 @@ pub const TASKS: &[Task] = &[
         example: "sbom.json",
         args: &[
             "file= : the file; standard output when absent",
-            "--features= : features that are off by default, as ron-kms/pkcs11",
+            "--features= : features that are off by default, as ron-kms/tpm",
         ],
         run: Run::Steps(release::sbom),
         ..REST

@@ -15,11 +15,8 @@ mod custody;
 mod device;
 mod gate;
 mod metrics;
-#[cfg(feature = "pkcs11")]
 mod pkcs11;
-#[cfg(feature = "pkcs11")]
 mod pkcs11_sign;
-#[cfg(feature = "pkcs11")]
 mod pkcs11_wrap;
 mod pooled;
 mod probe;

@@ -30,7 +30,6 @@ pub fn probe_devices(config: &Config) -> Vec<(String, Result<(), String>)> {
 
 type Answer = Option<(String, Result<(), String>)>;
 
-#[cfg(feature = "pkcs11")]
 fn pkcs11(settings: &DeviceSettings) -> Answer {
     let driver = super::pkcs11::Driver::new(settings.pkcs11.clone()?);
     let answer = driver.connect().and_then(|mut session| session.probe());
@@ -42,13 +41,6 @@ fn tpm(settings: &DeviceSettings) -> Answer {
     let wanted = settings.tpm.as_ref()?;
     let answer = wanted.connect().and_then(|mut session| session.probe());
     Some(("TPM".into(), answer.map_err(described)))
-}
-
-#[cfg(not(feature = "pkcs11"))]
-fn pkcs11(settings: &DeviceSettings) -> Answer {
-    let why = "this binary was built without it; build with --features ron-kms/pkcs11";
-    let _wanted = settings.pkcs11.as_ref()?;
-    Some(("HSM token".into(), Err(why.into())))
 }
 
 #[cfg(not(feature = "tpm"))]

@@ -30,7 +30,6 @@ use ron_proto::values::Alg;
 use super::metrics::DeviceMetrics;
 use super::{DeviceError, Handle, NewKey, Presence, TpmEvidence};
 use crate::keys::DeviceInput;
-#[cfg(any(feature = "pkcs11", feature = "tpm"))]
 use crate::keys::{Input, PublicKey};
 
 /// Interval at which the keeper checks whether a probe is due.
@@ -127,7 +126,6 @@ pub trait Session: Sized + 'static {
 pub(super) const TEST_MESSAGE: &[u8] = b"ron-kms/v1/new key";
 
 /// A new key must produce a valid signature before it is used.
-#[cfg(any(feature = "pkcs11", feature = "tpm"))]
 pub(super) fn check_signature(
     public: &PublicKey,
     sign: impl FnOnce(&DeviceInput) -> Result<Vec<u8>, Fault>,

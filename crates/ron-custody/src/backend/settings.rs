@@ -127,15 +127,6 @@ impl DeviceSettings {
     }
 }
 
-fn without_feature(config: &Config, key: &str, feature: &str) -> ConfigProblem {
-    config.problem(
-        key,
-        format!(
-            "is set, but this program was built without it; build with --features ron-kms/{feature}"
-        ),
-    )
-}
-
 fn pkcs11(
     config: &Config,
     keys: &DeviceKeys,
@@ -151,10 +142,6 @@ fn pkcs11(
         }
         return None;
     };
-    if !cfg!(feature = "pkcs11") {
-        problems.push(without_feature(config, DeviceKeys::pkcs11_module, "pkcs11"));
-        return None;
-    }
     let Some(pin) = keys.pkcs11_pin.clone() else {
         problems.push(config.problem(
             DeviceKeys::pkcs11_pin,
@@ -177,7 +164,9 @@ fn tpm(
 ) -> Option<TpmSettings> {
     let tcti = keys.tpm_tcti.clone()?;
     if !cfg!(feature = "tpm") {
-        problems.push(without_feature(config, DeviceKeys::tpm_tcti, "tpm"));
+        let why =
+            "is set, but this program was built without it; build with --features ron-kms/tpm";
+        problems.push(config.problem(DeviceKeys::tpm_tcti, why));
         return None;
     }
     Some(TpmSettings {

@@ -12,7 +12,7 @@ use super::remote::{Api, Remote};
 use super::session_pool::{DeviceHandles, SessionPool, SessionPoolParts};
 use super::settings::DeviceSettings;
 use super::{Attestation, Backends, Capabilities, Device};
-use crate::topology::{REMOTE, REMOTE_KEEPER, REMOTE_QUEUE};
+use crate::topology::{PKCS11, PKCS11_KEEPER, PKCS11_QUEUE, REMOTE, REMOTE_KEEPER, REMOTE_QUEUE};
 
 /// Starts the devices of these settings, beside the `local` backend. An unavailable device is not an error: its keys verify,
 /// and its keeper keeps probing it.
@@ -64,14 +64,11 @@ fn remote(
     }))
 }
 
-#[cfg(feature = "pkcs11")]
 fn pkcs11(
     settings: &DeviceSettings,
     handles: &DeviceHandles,
     random: &SharedRandom,
 ) -> Option<Arc<dyn Device>> {
-    use crate::topology::{PKCS11, PKCS11_KEEPER, PKCS11_QUEUE};
-
     let wanted = settings.pkcs11.clone()?;
     let parts = SessionPoolParts {
         threads: &PKCS11,
@@ -90,11 +87,6 @@ fn pkcs11(
         },
         random: random.clone(),
     }))
-}
-
-#[cfg(not(feature = "pkcs11"))]
-fn pkcs11(_: &DeviceSettings, _: &DeviceHandles, _: &SharedRandom) -> Option<Arc<dyn Device>> {
-    None
 }
 
 #[cfg(feature = "tpm")]

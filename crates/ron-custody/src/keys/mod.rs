@@ -19,9 +19,6 @@ mod atomics {
 
 pub use input::{DeviceInput, Input, padding_of, sha2_of};
 pub use jwt::Head;
-pub(crate) use material::public_len;
-pub(crate) use material::shown;
-#[cfg(feature = "pkcs11")]
-pub(crate) use material::size_of;
 pub use material::{PublicKey, SecretKey, curve_of, kem_of};
+pub(crate) use material::{public_len, shown, size_of};
 pub use symmetric::{SymmetricKey, aead_of, mac_of};

@@ -4,7 +4,6 @@ mod api;
 mod attest;
 mod audit;
 mod damaged_rows;
-#[cfg(any(feature = "pkcs11", feature = "tpm"))]
 mod devices;
 mod earlier_store;
 mod entries;

@@ -1,16 +1,14 @@
 //! Engines with a real SoftHSM2 token and a real swtpm, which the tests start in directories of their
-//! own. Run with `cargo test -p ron-kms --features pkcs11,tpm devices`.
+//! own. Those with a TPM need the feature `tpm`: `cargo xtask devices`.
 //!
 //! A module reads its environment once per process, so each test runs again in a child process with
 //! its own: [`in_child`].
 
 #![allow(clippy::disallowed_methods)] // tests start programs and wait for them
 
-#[cfg(feature = "pkcs11")]
 mod custody;
-#[cfg(all(feature = "pkcs11", feature = "tpm"))]
+#[cfg(feature = "tpm")]
 mod differential;
-#[cfg(feature = "pkcs11")]
 mod softhsm;
 #[cfg(feature = "tpm")]
 mod swtpm;
