@@ -53,7 +53,7 @@ def encryption(transit):
     assert transit.decrypt_data(name="mail", ciphertext=moved["ciphertext"])["data"]["plaintext"] == b64(b"one")
     refused(hvac.exceptions.InvalidRequest, transit.decrypt_data, name="mail", ciphertext=first["ciphertext"][:-8] + "AAAAAAA=")
     refused(hvac.exceptions.InvalidRequest, transit.decrypt_data, name="mail", ciphertext=made[0]["ciphertext"])
-    refused(hvac.exceptions.InvalidRequest, transit.encrypt_data, name="nobody", plaintext=b64(b"x"))
+    refused(hvac.exceptions.InvalidRequest, transit.decrypt_data, name="nobody", ciphertext=first["ciphertext"])
     refused(hvac.exceptions.InvalidRequest, transit.encrypt_data, name="mail", plaintext="not base64!")
     half = [{"plaintext": b64(b"x")}, {"plaintext": "!"}]
     error = None
@@ -162,9 +162,30 @@ def macs(transit):
     print("macs")
 
 
+def history(transit):
+    """A key that its first use makes: older versions, backup and restore, trim, delete."""
+    transit.encrypt_data(name="used", plaintext=b64(b"x"))
+    for _ in range(2):
+        transit.rotate_key(name="used")
+    limits = {"min_decryption_version": 2, "min_encryption_version": 2, "deletion_allowed": True}
+    configured = transit.update_key_configuration(name="used", **limits)["data"]
+    assert {key: configured[key] for key in limits} == limits, configured
+    older = transit.encrypt_data(name="used", plaintext=b64(b"old"), key_version=2)["data"]["ciphertext"]
+    assert older.startswith("vault:v2:")
+    sealed = transit.backup_key(name="used")["data"]["backup"]
+    transit.restore_key(backup=sealed, name="again")
+    assert transit.decrypt_data(name="again", ciphertext=older)["data"]["plaintext"] == b64(b"old")
+    refused(hvac.exceptions.InvalidRequest, transit.restore_key, backup=sealed, name="used", force=True)
+    transit.trim_key(name="used", min_version=2)
+    transit.delete_key(name="used")
+    refused(hvac.exceptions.InvalidPath, transit.read_key, name="used")
+    refused(hvac.exceptions.InvalidRequest, transit.create_key, name="used")
+    print("history")
+
+
 def keys(transit, old):
     names = transit.list_keys()["data"]["keys"]
-    assert names == ["cert", "doc", "mail", "pq", "root", "tag", "tls"], names
+    assert names == ["again", "cert", "doc", "mail", "pq", "root", "tag", "tls"], names
     mail = transit.read_key(name="mail")["data"]
     assert (mail["type"], mail["latest_version"], mail["supports_encryption"]) == ("aes256-gcm96", 2, True)
     assert sorted(mail["keys"]) == ["1", "2"] and isinstance(mail["keys"]["1"], int)
@@ -172,7 +193,6 @@ def keys(transit, old):
     assert configured["min_decryption_version"] == 2, configured
     refused(hvac.exceptions.InvalidRequest, transit.decrypt_data, name="mail", ciphertext=old["ciphertext"])
     refused(hvac.exceptions.InvalidRequest, transit.update_key_configuration, name="mail", min_decryption_version=9)
-    refused(hvac.exceptions.InvalidRequest, transit.update_key_configuration, name="mail", deletion_allowed=True)
     refused(hvac.exceptions.InvalidPath, transit.read_key, name="nobody")
     refused(hvac.exceptions.InvalidRequest, transit.create_key, name="r", key_type="ecdsa-p521")
     refused(hvac.exceptions.InvalidRequest, transit.create_key, name="r", exportable=True)
@@ -206,6 +226,7 @@ first = encryption(api)
 data_keys(api)
 signatures(api)
 macs(api)
+history(api)
 keys(api, first)
 third_parties(url, token)
 print("done")

@@ -29,7 +29,7 @@ assert.equal(checked.data.valid, true);
 const exported = await client.read("transit/export/public-key/node-signer");
 assert.equal(Buffer.from(exported.data.keys["1"], "base64").length, 32);
 await assert.rejects(client.read("transit/export/signing-key/node-signer"), /not exportable/);
-await assert.rejects(client.encryptData({ name: "nobody", plaintext: text }), /no key of this name/);
+await assert.rejects(client.decryptData({ name: "nobody", ciphertext: made.data.ciphertext }), /no key of this name/);
 await assert.rejects(vault({ endpoint: process.argv[2], token: "no" }).transitListKeys(), (error) => {
   assert.equal(error.response.statusCode, 403);
   assert.ok(error.response.body.errors.length > 0);

@@ -6,11 +6,11 @@ use std::time::Duration;
 use ron_http::{HttpClient, Method};
 use ron_kernel::Deadline;
 use ron_proto::kms::{
-    AttestAnswer, AttestRequest, CreateKey, DestroyKey, ExportAnswer, ExportKey, ImportKey,
-    IssuerPolicyInForce, KeyChanged, KeyDoc, KeyList, KeyVersionDoc, KeyVersions, PutIssuerPolicy,
-    RandomAnswer, RandomRequest, RetireKey, RotateAnswer, RotateLogKey, RotateLogKeyAnswer,
-    RotateRequest, SignAnswer, SignBatch, SignBatchAnswer, SignRequest, UpdateKey, VerifyAnswer,
-    VerifyRequest, WrappingKeyDoc,
+    AttestAnswer, AttestRequest, BackupAnswer, BackupKey, CreateKey, DestroyKey, ExportAnswer,
+    ExportKey, ImportKey, IssuerPolicyInForce, KeyChanged, KeyDoc, KeyList, KeyVersionDoc,
+    KeyVersions, PutIssuerPolicy, RandomAnswer, RandomRequest, RestoreKey, RetireKey, RotateAnswer,
+    RotateLogKey, RotateLogKeyAnswer, RotateRequest, SignAnswer, SignBatch, SignBatchAnswer,
+    SignRequest, UpdateKey, VerifyAnswer, VerifyRequest, WrappingKeyDoc,
 };
 use ron_proto::{Alg, Kid};
 
@@ -219,6 +219,22 @@ impl KmsClient {
         deadline: Deadline,
     ) -> Result<ExportAnswer, ClientError> {
         self.on_key(kid, "export", request, false, deadline)
+    }
+
+    /// The key with all its versions, sealed under the seal key of its store. Not repeated, because each backup is an
+    /// audited event.
+    pub fn backup(
+        &self,
+        kid: &Kid,
+        request: &BackupKey,
+        deadline: Deadline,
+    ) -> Result<BackupAnswer, ClientError> {
+        self.on_key(kid, "backup", request, false, deadline)
+    }
+
+    /// Makes a key from a backup; safe to repeat with the same operation id.
+    pub fn restore(&self, request: &RestoreKey, deadline: Deadline) -> Result<KeyDoc, ClientError> {
+        self.0.post("/v1/kms/keys/restore", request, true, deadline)
     }
 
     fn on_key<B: Serialize, A: DeserializeOwned>(

@@ -8,7 +8,7 @@ use ron_http::{Principal, PrincipalKind};
 use ron_proto::Tenant;
 use ron_proto::kms::{
     Bytes, KeyBackend, KeyDoc, KeyState, KeyVersionDoc, PayloadPolicy, Period, RotationDoc,
-    WaitingDoc,
+    TrimDoc, WaitingDoc,
 };
 use ron_proto::passport::IssuerPolicy;
 use ron_proto::receipt::LogReceipt;
@@ -70,6 +70,16 @@ pub struct Rotation {
     pub every: Period,
 }
 
+/// An ordered destruction of the secrets of old versions.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub struct Trim {
+    /// When it is carried out.
+    pub at: Timestamp,
+    /// The oldest version that stays.
+    pub below: u32,
+}
+
 /// A published version above the head that does not sign yet.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
@@ -99,6 +109,14 @@ pub struct Key {
     pub waiting: Option<Waiting>,
     /// The oldest version that still verifies.
     pub min_verify: u32,
+    /// The oldest version that Vault's paths encrypt with; 0 for the head alone.
+    pub min_wrap: u32,
+    /// The oldest version whose secret exists; 0 for the first.
+    pub min_available: u32,
+    /// An ordered destruction of old versions.
+    pub trim: Option<Trim>,
+    /// Whether Vault's paths may destroy it.
+    pub deletion_allowed: bool,
     /// The version that signs.
     pub head: u32,
     /// When the head began to sign, if it waited before.
@@ -167,6 +185,31 @@ impl Key {
         }
     }
 
+    /// The version that encrypts or makes a MAC for a caller that may name an older one, down to `min_wrap`, and its secret
+    /// half; the head when `wanted` is `None`.
+    pub fn wrapping(&self, wanted: Option<u32>) -> Result<(&Version, &Custody), Refusal> {
+        let Some(number) = wanted.filter(|number| *number != self.head) else {
+            return Ok((self.head(), self.active_secret()?));
+        };
+        let least = match self.min_wrap {
+            0 => self.head,
+            least => least,
+        };
+        if number > self.head || self.version(number).is_none() {
+            let none = Refusal::new(Cause::NotFound, "the key has no such version");
+            return Err(none.with_head(self.head));
+        }
+        if number < least.max(self.min_verify) {
+            let detail = "this version no longer encrypts: the oldest that does is `min_wrap_version` (min_encryption_version); lower it, or name the newest version";
+            return Err(Refusal::new(Cause::VersionNotHead, detail).with_head(self.head));
+        }
+        self.active_secret()?;
+        let secret = self.secrets.get(&number);
+        let secret = secret.ok_or_else(|| Refusal::quarantined(&self.kid, number))?;
+        let version = self.version(number).expect("it was found before");
+        Ok((version, secret.open()?))
+    }
+
     /// Whether an operation that was decided from `other`, the same key at another time, would be decided the same way now.
     pub fn decides_as(&self, other: &Self) -> bool {
         let version = |v: &Arc<Version>| (v.number, v.created, v.damaged);
@@ -176,6 +219,8 @@ impl Key {
                 key.state,
                 key.exportable,
                 key.min_verify,
+                key.min_wrap,
+                key.min_available,
                 key.head,
                 key.backend,
             )
@@ -220,6 +265,13 @@ impl Key {
             head: self.head,
             head_since: self.head_since,
             min_verify_version: self.min_verify,
+            min_wrap_version: self.min_wrap,
+            min_available_version: self.min_available,
+            trim: self.trim.map(|trim| TrimDoc {
+                below_version: trim.below,
+                destroy_at: trim.at,
+            }),
+            deletion_allowed: self.deletion_allowed,
             state: self.state,
             backend: self.backend.as_str().to_owned(),
             attestation: self.attestation.as_str().to_owned(),
@@ -446,6 +498,10 @@ mod tests {
             head_since: None,
             versions: vec![Arc::new(version)],
             secret: None,
+            min_wrap: 0,
+            min_available: 0,
+            trim: None,
+            deletion_allowed: false,
             backend: KeyBackend::File,
             attestation: Attestation::None,
             secrets: BTreeMap::new(),

@@ -93,6 +93,22 @@ impl Responder {
         }
     }
 
+    /// A responder whose answer goes to `next`, with the right to answer the request, instead of to the client: for requests
+    /// that are carried out in two steps. `next` runs on the thread that answers the first step and must not wait. When the
+    /// first step is dropped unanswered, the client is answered as it would be without a second one.
+    #[must_use]
+    pub fn then(self, next: impl FnOnce(Response, Self) + Send + 'static) -> Self {
+        let (ticket, deadline, request_id) = (self.ticket, self.deadline, self.request_id.clone());
+        let step = Step {
+            responder: self,
+            next: Box::new(next),
+        };
+        let sink = Then {
+            step: ron_kernel::RankedMutex::new(&THEN, Some(step)),
+        };
+        Self::new(Arc::new(sink), ticket, deadline, request_id)
+    }
+
     /// A responder without a connection, and the waiter for its answer: for tests of handlers.
     pub fn detached(deadline: Deadline) -> (Self, ReplyWaiter<Response>) {
         let (to, from) = reply();
@@ -176,6 +192,51 @@ static DETACHED: ron_kernel::LockSpec = ron_kernel::LockSpec {
     rank: 902,
     guards: "the reply slot of a responder without a connection (tests of handlers)",
 };
+
+static THEN: ron_kernel::LockSpec = ron_kernel::LockSpec {
+    name: "http_then",
+    rank: 903,
+    guards: "the second step of a request that is carried out in two",
+};
+
+struct Step {
+    responder: Responder,
+    next: Box<dyn FnOnce(Response, Responder) + Send>,
+}
+
+/// Passes the answer of a first step to the second one.
+struct Then {
+    step: ron_kernel::RankedMutex<Option<Step>>,
+}
+
+impl Then {
+    fn with(&self, ask: impl FnOnce(&Responder) -> bool) -> bool {
+        self.step
+            .lock()
+            .as_ref()
+            .is_none_or(|step| ask(&step.responder))
+    }
+}
+
+impl Sink for Then {
+    fn answer(&self, _ticket: Ticket, response: Response, dropped: bool) {
+        // Released before the second step runs, which may answer at once.
+        let step = self.step.lock().take();
+        match step {
+            Some(step) if dropped => step.responder.send(response),
+            Some(step) => (step.next)(response, step.responder),
+            None => {}
+        }
+    }
+
+    fn is_gone(&self, _ticket: Ticket) -> bool {
+        self.with(Responder::is_gone)
+    }
+
+    fn on_gone(&self, _ticket: Ticket, _hook: Hook) {}
+
+    fn answer_by(&self, _ticket: Ticket, _deadline: Deadline) {}
+}
 
 struct Detached {
     done: AtomicBool,

@@ -26,10 +26,10 @@ use crate::{fleet, login, net};
 /// Timeout of one response.
 const WAIT: Duration = Duration::from_secs(10);
 
-/// Make, use, rotate, retire, destroy, import and export keys.
+/// Make, use, rotate, retire, destroy, import, export, back up and restore keys.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  KEY=$(ron kms create --purpose app --alg ed25519 --rotate-every 30d)\n  ron kms list --state active\n  SIG=$(ron kms sign $KEY --file release.tar.gz)\n  ron kms verify $KEY --file release.tar.gz --signature $SIG\n  ron kms rotate $KEY --expected-head 1\n  ron kms destroy $KEY --delay 7d && ron kms cancel $KEY\n  ron kms import --purpose app --alg ed25519 old-key.pem\n  ron kms export $KEY --to recipient.pub --out key.wrapped"
+    after_help = "Examples:\n  KEY=$(ron kms create --purpose app --alg ed25519 --rotate-every 30d)\n  ron kms list --state active\n  SIG=$(ron kms sign $KEY --file release.tar.gz)\n  ron kms verify $KEY --file release.tar.gz --signature $SIG\n  ron kms rotate $KEY --expected-head 1\n  ron kms destroy $KEY --delay 7d && ron kms cancel $KEY\n  ron kms import --purpose app --alg ed25519 old-key.pem\n  ron kms export $KEY --to recipient.pub --out key.wrapped\n  ron kms backup $KEY --out key.backup && ron kms restore key.backup"
 )]
 pub struct KmsArgs {
     #[command(subcommand)]
@@ -71,7 +71,7 @@ enum Command {
     Verify(sign::VerifyArgs),
     /// Stop signing with a key; it still verifies.
     Retire(ChangeArgs),
-    /// Disable a key now and destroy its secrets after a delay.
+    /// Disable a key now and destroy its secrets after a delay; or those of old versions of a key that goes on.
     Destroy(DestroyArgs),
     /// Cancel a scheduled destruction.
     Cancel(ChangeArgs),
@@ -80,6 +80,10 @@ enum Command {
     /// Export an exportable key, wrapped to a recipient's public key.
     #[command(disable_version_flag = true)]
     Export(transfer::ExportArgs),
+    /// Back up one key with all its versions, sealed under the KMS's seal key.
+    Backup(transfer::BackupArgs),
+    /// Make a key from a backup, with all its versions.
+    Restore(transfer::RestoreArgs),
     /// Make a recipient's key pair for `export`.
     Recipient(transfer::RecipientArgs),
     /// Open an exported key with the recipient's private key.
@@ -187,6 +191,12 @@ struct UpdateArgs {
     /// Oldest version that still verifies.
     #[arg(long)]
     min_verify_version: Option<u32>,
+    /// Oldest version with which Vault's paths encrypt; 0 for the head alone.
+    #[arg(long)]
+    min_wrap_version: Option<u32>,
+    /// Whether Vault's paths may delete the key.
+    #[arg(long)]
+    deletion_allowed: Option<bool>,
     /// Rotation interval, such as 30d, or never.
     #[arg(long)]
     rotate_every: Option<RotateEvery>,
@@ -204,6 +214,9 @@ struct DestroyArgs {
     /// Delay of the destruction, such as 7d; the KMS's default when absent.
     #[arg(long)]
     delay: Option<Period>,
+    /// Destroy only the secrets of the versions below this one, which no longer verify; the key stays in use.
+    #[arg(long)]
+    below_version: Option<u32>,
     #[command(flatten)]
     once: Once,
 }
@@ -245,6 +258,8 @@ pub fn run(args: KmsArgs) -> Result<(), String> {
         Command::Update(ask) => {
             let request = UpdateKey {
                 min_verify_version: ask.min_verify_version,
+                min_wrap_version: ask.min_wrap_version,
+                deletion_allowed: ask.deletion_allowed,
                 rotate_every: ask.rotate_every,
                 exportable: ask.not_exportable.then_some(false),
                 expected_head: ask.once.expected_head,
@@ -262,6 +277,7 @@ pub fn run(args: KmsArgs) -> Result<(), String> {
         }
         Command::Destroy(ask) => {
             let request = DestroyKey {
+                below_version: ask.below_version,
                 delay: ask.delay,
                 expected_head: ask.once.expected_head,
                 op_id: Some(op_id(ask.once.op_id)),
@@ -273,6 +289,8 @@ pub fn run(args: KmsArgs) -> Result<(), String> {
         Command::Verify(ask) => sign::verify(&kms, ask, json),
         Command::Import(ask) => transfer::import(&kms, &ask, json),
         Command::Export(ask) => transfer::export(&kms, &ask, json),
+        Command::Backup(ask) => transfer::backup(&kms, &ask, json),
+        Command::Restore(ask) => transfer::restore(&kms, &ask, json),
         Command::Recipient(_) | Command::Open(_) | Command::Birth(_) | Command::Migrate(_) => {
             Ok(()) // done above
         }

@@ -1,4 +1,4 @@
-//! Import and export: keys are wrapped and unwrapped in this program, so that no plaintext key
+//! Import, export, backup and restore: imported and exported keys are wrapped and unwrapped in this program, so that no plaintext key
 //! passes the KMS's port.
 
 use std::path::{Path, PathBuf};
@@ -11,14 +11,16 @@ use ron_crypto::secret::SecretBytes;
 use ron_custody::keys::kem_of;
 use ron_custody::keys::wrapping::{export_info, import_info, wrap_for};
 use ron_kernel::OsRandom;
-use ron_proto::kms::{Bytes, ExportKey, ImportKey, PayloadPolicy, Recipient, RotateEvery};
+use ron_proto::kms::{
+    BackupKey, Bytes, ExportKey, ImportKey, PayloadPolicy, Recipient, RestoreKey, RotateEvery,
+};
 use ron_proto::{Alg, Kid, OpId, Purpose, Tenant, b64};
 use ron_service::config::read_secret_file;
 use ron_tlog::note::{Note, VerifierKey};
 use serde::{Deserialize, Serialize};
 
 use super::{deadline, explain, op_id, payload, show};
-use crate::layout::{read_json, write_json};
+use crate::layout::{read_json, write_atomic, write_json};
 
 #[derive(Args)]
 pub struct ImportArgs {
@@ -65,6 +67,30 @@ pub struct ExportArgs {
     /// File to write the wrapped key to.
     #[arg(long)]
     out: PathBuf,
+}
+
+#[derive(Args)]
+pub struct BackupArgs {
+    /// Key, as tenant/purpose/algorithm/uuid.
+    key: Kid,
+    /// File to write the backup to.
+    #[arg(long)]
+    out: PathBuf,
+}
+
+#[derive(Args)]
+pub struct RestoreArgs {
+    /// File written by `ron kms backup`.
+    file: PathBuf,
+    /// Tenant of the key; must be the caller's.
+    #[arg(long, default_value = "ron")]
+    tenant: Tenant,
+    /// Purpose of the restored key; that in the backup when absent.
+    #[arg(long)]
+    purpose: Option<Purpose>,
+    /// Idempotency id: the same id and request makes no second key.
+    #[arg(long)]
+    op_id: Option<OpId>,
 }
 
 #[derive(Args)]
@@ -168,6 +194,37 @@ pub fn export(kms: &KmsClient, args: &ExportArgs, json: bool) -> Result<(), Stri
     Ok(())
 }
 
+/// Writes a backup to a file. It needs no protection of its own: only the KMS opens it.
+pub fn backup(kms: &KmsClient, args: &BackupArgs, json: bool) -> Result<(), String> {
+    let request = BackupKey {
+        op_id: Some(op_id(None)),
+    };
+    let answer = explain(kms.backup(&args.key, &request, deadline()))?;
+    let text = format!("{}\n", answer.backup);
+    write_atomic(&absolute(&args.out)?, text.as_bytes(), 0o600)?;
+    if json {
+        return show::as_json(&answer);
+    }
+    println!("{}", args.out.display());
+    eprintln!(
+        "versions 1 to {}, leaf {}; it opens with the seal key of this KMS, so keep that apart from it",
+        answer.head, answer.receipt.index
+    );
+    Ok(())
+}
+
+pub fn restore(kms: &KmsClient, args: &RestoreArgs, json: bool) -> Result<(), String> {
+    let text = std::fs::read_to_string(&args.file);
+    let text = text.map_err(|e| format!("{}: {e}", args.file.display()))?;
+    let request = RestoreKey {
+        tenant: args.tenant.clone(),
+        purpose: args.purpose.clone(),
+        backup: text.trim().to_owned(),
+        op_id: op_id(args.op_id),
+    };
+    show::made(&explain(kms.restore(&request, deadline()))?, json)
+}
+
 pub fn recipient(args: &RecipientArgs) -> Result<(), String> {
     let kem =
         kem_of(args.alg).ok_or("--alg must be x25519+ml-kem-768 or x25519-hkdf-aes256-gcm")?;
@@ -200,7 +257,7 @@ pub fn open(args: &OpenArgs) -> Result<(), String> {
     let info = export_info(&wrapped.key, wrapped.version);
     let secret = keyblob::unwrap_key(&key, &info, &wrapped.wrapped.0)
         .ok_or("it was wrapped to another recipient, or was changed")?;
-    crate::layout::write_atomic(&absolute(&args.out)?, secret.expose(), 0o600)?;
+    write_atomic(&absolute(&args.out)?, secret.expose(), 0o600)?;
     println!("{}", args.out.display());
     Ok(())
 }

@@ -44,14 +44,26 @@ impl From<Refusal> for PlanError {
     }
 }
 
+/// The secrets that a change destroys.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Erase {
+    #[default]
+    None,
+    /// Of the versions below this one.
+    Below(u32),
+    All,
+}
+
 /// A change of one key.
 pub struct Change {
     pub kid: Kid,
     pub meta: Meta,
     /// The new version, if the change makes one.
     pub new: Option<NewVersion>,
-    /// Whether every secret of the key is destroyed.
-    pub erase: bool,
+    /// The versions before it, when a key is restored.
+    pub earlier: Vec<NewVersion>,
+    /// Which secrets of the key are destroyed.
+    pub erase: Erase,
 }
 
 impl Change {
@@ -61,8 +73,15 @@ impl Change {
             kid: kid.clone(),
             meta,
             new: None,
-            erase: false,
+            earlier: Vec::new(),
+            erase: Erase::None,
         }
+    }
+
+    /// Whether the change makes the key.
+    pub fn makes_key(&self) -> bool {
+        let first = self.earlier.first().or(self.new.as_ref());
+        first.is_some_and(|version| version.number == 1)
     }
 
     /// The version that this change is about: the new one, else the head after the change.
@@ -188,7 +207,7 @@ impl KeyStore {
         )
     }
 
-    fn seal_version(
+    pub(super) fn seal_version(
         &self,
         kid: &Kid,
         number: u32,
@@ -201,7 +220,7 @@ impl KeyStore {
             number,
             public,
             created: now,
-            secret,
+            secret: Some(secret),
             sealed,
         }
     }

@@ -19,6 +19,7 @@
 //! and after a destruction the file is rewritten (`erase.rs`).
 
 mod answers;
+mod backup;
 mod change;
 mod content;
 mod db;
@@ -63,7 +64,8 @@ use seal::{Sealer, Trust};
 use transit::Opening;
 
 pub use answers::AnswerSealer;
-pub use change::{Change, MadeKey, Order, PlanError};
+pub use backup::{Backup, BackupError, Facts};
+pub use change::{Change, Erase, MadeKey, Order, PlanError};
 pub use error::StoreError;
 pub use log_key::{
     LOG_KEY_NAME, LogIdentity, LogKey, LogSigner, NewLogKey, PendingLogKey, SecondSigner,

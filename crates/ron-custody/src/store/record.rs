@@ -19,7 +19,7 @@ use super::seal::{RecordName, SealError, Sealer, Trust, refuse};
 use crate::Refusal;
 use crate::backend::{Backends, Custody, Device, DeviceKey, Handle, SecretHalf};
 use crate::index::{Key, Version};
-use crate::index::{Rotation, Waiting};
+use crate::index::{Rotation, Trim, Waiting};
 use crate::keys::PublicKey;
 
 /// Metadata of a key, stored as canonical JSON under a MAC. Members that were added later are absent while they hold
@@ -32,6 +32,9 @@ pub struct Meta {
     pub backend: Option<KeyBackend>,
     /// When the key was made.
     pub created: Timestamp,
+    /// Whether `DELETE` under Vault's paths may order its destruction.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub deletion_allowed: bool,
     /// When its secrets are (or were) destroyed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub destroy_at: Option<Timestamp>,
@@ -49,8 +52,14 @@ pub struct Meta {
     /// Whether its first version was imported.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub imported: bool,
+    /// The oldest version whose secret exists; 0 stands for the first.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub min_available: u32,
     /// The oldest version that verifies.
     pub min_verify: u32,
+    /// The oldest version that Vault's paths encrypt with; 0 stands for the head alone.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub min_wrap: u32,
     /// Size and hex root of the newest checkpoint signed by a `note` key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<(u64, String)>,
@@ -62,6 +71,9 @@ pub struct Meta {
     /// Schedule of automatic rotation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rotation: Option<Rotation>,
+    /// An ordered destruction of the secrets of old versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trim: Option<Trim>,
     /// Reserved uses of each version, in order of versions, for keys whose nonces are counted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub uses: Vec<u32>,
@@ -70,23 +82,31 @@ pub struct Meta {
     pub waiting: Option<Waiting>,
 }
 
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
 impl Meta {
     /// The metadata of a new key.
     pub fn new(created: Timestamp, backend: KeyBackend, payload: PayloadPolicy) -> Self {
         Self {
             backend: (!backend.is_local()).then_some(backend),
             created,
+            deletion_allowed: false,
             destroy_at: None,
             destroyed: false,
             exportable: false,
             head: 1,
             head_since: None,
             imported: false,
+            min_available: 0,
             min_verify: 1,
+            min_wrap: 0,
             note: None,
             payload,
             retired: false,
             rotation: None,
+            trim: None,
             uses: Vec::new(),
             waiting: None,
         }
@@ -125,7 +145,8 @@ pub struct NewVersion {
     pub number: u32,
     pub public: PublicKey,
     pub(super) created: Timestamp,
-    pub(super) secret: Custody,
+    /// `None` for a version that is restored after its secret was destroyed.
+    pub(super) secret: Option<Custody>,
     pub(super) sealed: Vec<u8>,
 }
 
@@ -184,8 +205,10 @@ impl Record {
             born: false,
             sealed_sha256: sha256(&new.sealed),
         });
-        let secret = SecretHalf::opened(new.secret);
-        self.secrets.insert(new.number, Arc::new(secret));
+        if let Some(secret) = new.secret {
+            let secret = SecretHalf::opened(secret);
+            self.secrets.insert(new.number, Arc::new(secret));
+        }
         (new.created, new.sealed)
     }
 
@@ -208,20 +231,20 @@ impl Record {
         }
     }
 
-    /// Records the leaf of a version.
-    pub(super) fn set_birth(&mut self, number: u32, (log, birth): (Arc<str>, u64)) {
-        let at = (number as usize).checked_sub(1);
-        if let Some(row) = at.and_then(|at| self.versions.get_mut(at)) {
+    /// Records the leaf of the versions up to this one that have none: more than one only when a key was restored.
+    pub(super) fn set_birth(&mut self, number: u32, (log, birth): (&Arc<str>, u64)) {
+        let rows = self.versions.iter_mut().take(number as usize);
+        for row in rows.filter(|row| !row.born) {
             row.born = true;
             let version = Arc::make_mut(&mut row.version);
-            (version.log, version.birth) = (log, birth);
+            (version.log, version.birth) = (log.clone(), birth);
         }
     }
 
     /// Drops private keys that are no longer used: old versions of a signing key only verify. Old versions of other
     /// keys still unwrap or check MACs, so all of theirs stay.
     pub(super) fn drop_old_secrets(&mut self, kid: &Kid) {
-        let from = oldest_needed(kid, self.meta.head);
+        let from = oldest_needed(kid, self.meta.head).max(self.meta.min_available);
         self.secrets.retain(|number, _| *number >= from);
     }
 
@@ -250,6 +273,10 @@ impl Record {
             rotation: meta.rotation,
             waiting: meta.waiting.filter(|_| versions.len() > head as usize),
             min_verify: meta.min_verify,
+            min_wrap: meta.min_wrap,
+            min_available: meta.min_available,
+            trim: meta.trim,
+            deletion_allowed: meta.deletion_allowed,
             head,
             head_since: meta.head_since.filter(|_| head == meta.head),
             secret,
@@ -554,7 +581,8 @@ impl Loader<'_> {
         version.damaged = damaged;
         let meta = &record.meta;
         // The version below the head too: while the head's leaf is missing, that version still signs.
-        let needed = number >= oldest_needed(kid, meta.head.saturating_sub(1));
+        let needed =
+            number >= oldest_needed(kid, meta.head.saturating_sub(1)).max(meta.min_available);
         if needed && !version.damaged && !meta.destroyed {
             let sealed = SealedVersion {
                 sealer: self.sealer.clone(),

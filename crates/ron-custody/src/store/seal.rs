@@ -25,6 +25,8 @@ use crate::keys::{PublicKey, SecretKey};
 const MAGIC: &[u8; 4] = b"RKMS";
 const FORMAT: u8 = 1;
 const NONCE_BYTES: usize = 12;
+/// Derives the key of backups, and is authenticated with them.
+const BACKUP: &[u8] = b"ron-kms/v1/backup";
 
 /// What a record is bound to; the seal authenticates every field.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,6 +95,7 @@ pub struct Sealer {
     store_id: [u8; 16],
     record_key: Secret32,
     mac_key: Secret32,
+    backup_key: Secret32,
 }
 
 impl std::fmt::Debug for Sealer {
@@ -108,15 +111,17 @@ impl Sealer {
 
     /// The sealer of the store `store_id` under `seal_key`.
     pub fn new(seal_key: &Secret32, store_id: [u8; 16]) -> Self {
-        let derive = |info: &[u8]| {
+        let derive = |salt: &[u8], info: &[u8]| {
             let mut out = Secret32::zeroed();
-            hkdf_sha256(&store_id, seal_key.expose(), info, out.expose_mut());
+            hkdf_sha256(salt, seal_key.expose(), info, out.expose_mut());
             out
         };
         Self {
             store_id,
-            record_key: derive(b"ron-kms/v1/record"),
-            mac_key: derive(b"ron-kms/v1/metadata"),
+            record_key: derive(&store_id, b"ron-kms/v1/record"),
+            mac_key: derive(&store_id, b"ron-kms/v1/metadata"),
+            // Of no store: a backup is for when this one is lost.
+            backup_key: derive(&[], BACKUP),
         }
     }
 
@@ -179,6 +184,20 @@ impl Sealer {
         let public = PublicKey::from_raw(name.alg, public)
             .ok_or_else(|| refuse(name, "it does not hold a key of its algorithm"))?;
         Ok((secret, public))
+    }
+
+    /// Seals the backup of a key: nonce, ciphertext, tag.
+    pub fn seal_backup(&self, plain: &[u8], random: &dyn Random) -> Vec<u8> {
+        let mut nonce = [0_u8; NONCE_BYTES];
+        random.fill(&mut nonce);
+        let sealed = seal_aes256_gcm(&self.backup_key, &nonce, BACKUP, plain);
+        [&nonce[..], &sealed].concat()
+    }
+
+    /// Opens what [`Self::seal_backup`] made under the same seal key.
+    pub fn open_backup(&self, sealed: &[u8]) -> Option<SecretBytes> {
+        let (nonce, sealed) = sealed.split_first_chunk()?;
+        open_aes256_gcm(&self.backup_key, nonce, BACKUP, sealed)
     }
 
     /// What remains of a record whose private key was destroyed: the header, without the nonce. Not

@@ -8,7 +8,7 @@ use ron_crypto::hash::sha256;
 use ron_proto::values::{Kid, OpId, Tenant, Timestamp};
 use ron_service::records::{Statements, Value};
 
-use super::change::Change;
+use super::change::{Change, Erase};
 use super::db::{number, unsigned};
 use super::ops::{self, OpRow};
 use super::record::Record;
@@ -89,10 +89,12 @@ impl KeyStore {
         leaf: &[u8],
         log_size: u64,
     ) -> Result<(), StoreError> {
+        let makes_key = change.makes_key();
         let Change {
             kid,
             meta,
             new,
+            earlier,
             erase,
         } = change;
         let (mut record, exists) = match self.records.get(&kid) {
@@ -100,22 +102,22 @@ impl KeyStore {
             None => (Record::new(meta.clone()), false),
         };
         // Version 1 is for a new key only, and every other change is for an existing one.
-        if exists == new.as_ref().is_some_and(|new| new.number == 1) {
+        if exists == makes_key {
             return Err(StoreError::Db(
                 "the key exists already, or does not exist".into(),
             ));
         }
         record.meta = meta;
         let number = new.as_ref().map_or(0, |new| new.number);
-        let sealed = new.map(|new| {
-            let public = new.public.raw().to_vec();
-            (record.push(new), public)
-        });
-        let headers = if erase {
-            self.erased(&kid, &mut record)
-        } else {
-            Vec::new()
-        };
+        let sealed: Vec<_> = earlier
+            .into_iter()
+            .chain(new)
+            .map(|new| {
+                let (number, public) = (new.number, new.public.raw().to_vec());
+                (number, record.push(new), public)
+            })
+            .collect();
+        let headers = self.erased(&kid, &mut record, erase);
         let pending = Pending {
             tenant: op.tenant.clone(),
             op_id: op.op_id,
@@ -129,8 +131,8 @@ impl KeyStore {
         self.replace(&kid, record, |tx| {
             let name = pending.kid.to_string();
             let name: Value = name.as_str().into();
-            if let Some(((created, sealed), public)) = &sealed {
-                insert_version(tx, (&name, number), *created, (sealed, public))?;
+            for (number, (created, sealed), public) in &sealed {
+                insert_version(tx, (&name, *number), *created, (sealed, public))?;
             }
             for (number, header) in (1_i64..).zip(&headers) {
                 tx.execute(
@@ -141,17 +143,22 @@ impl KeyStore {
             ops::insert(tx, &sealer, op)?;
             pending.insert(tx, &log)
         })?;
-        if erase {
+        if erase != Erase::None {
             self.rewrite_file()?;
         }
         Ok(())
     }
 
-    /// Replaces every sealed record by its public header.
-    fn erased(&self, kid: &Kid, record: &mut Record) -> Vec<Vec<u8>> {
-        record.secrets.clear();
-        let mut headers = Vec::with_capacity(record.versions.len());
-        for row in &mut record.versions {
+    /// Replaces the sealed records that a change destroys by their public headers: of the first versions, in order.
+    fn erased(&self, kid: &Kid, record: &mut Record, erase: Erase) -> Vec<Vec<u8>> {
+        let count = match erase {
+            Erase::None => 0,
+            Erase::Below(number) => record.versions.len().min(number as usize - 1),
+            Erase::All => record.versions.len(),
+        };
+        record.secrets.retain(|number, _| *number as usize > count);
+        let mut headers = Vec::with_capacity(count);
+        for row in &mut record.versions[..count] {
             let version = &row.version;
             let name = RecordName::of(kid, version.number, version.created);
             let header = self.sealer.erased(&name, &version.public);
@@ -270,20 +277,28 @@ impl KeyStore {
         let (sealer, log) = (self.sealer.clone(), self.log().origin.clone());
         // NULL stands for the first log, so that the rows of a store with one node stay as they are.
         let further = (self.own > 0).then_some(log.as_str());
-        let mac = sealer.birth_mac(&kid, pending.number, (further, birth));
-        let further = further.map_or(Value::Null, Value::from);
+        let log_value = further.map_or(Value::Null, Value::from);
         self.write_shown(|tx| {
-            tx.execute(
-                "UPDATE versions SET birth = ?1, birth_mac = ?2, birth_log = ?5
-                 WHERE kid = ?3 AND number = ?4",
-                &[
-                    birth.cast_signed().into(),
-                    mac[..].into(),
-                    kid.as_str().into(),
-                    i64::from(pending.number).into(),
-                    further.clone(),
-                ],
+            // More than one only when a key was restored.
+            let unborn = tx.query(
+                "SELECT number FROM versions WHERE kid = ?1 AND number <= ?2 AND birth IS NULL",
+                &[kid.as_str().into(), i64::from(pending.number).into()],
             )?;
+            for row in &unborn {
+                let version = number(row, 0)?;
+                let mac = sealer.birth_mac(&kid, version, (further, birth));
+                tx.execute(
+                    "UPDATE versions SET birth = ?1, birth_mac = ?2, birth_log = ?5
+                     WHERE kid = ?3 AND number = ?4",
+                    &[
+                        birth.cast_signed().into(),
+                        mac[..].into(),
+                        kid.as_str().into(),
+                        i64::from(version).into(),
+                        log_value.clone(),
+                    ],
+                )?;
+            }
             tx.execute(
                 "UPDATE keys SET changed = (SELECT version FROM store) WHERE kid = ?1",
                 &[kid.as_str().into()],
@@ -317,11 +332,11 @@ impl KeyStore {
     /// Makes the version visible in snapshots from now on, in memory only. Called before [`KeyStore::complete`], because the
     /// answer shows the version, and again by it.
     pub fn mark_born(&mut self, pending: &Pending, birth: u64) {
-        let log = self.log().origin.as_str().into();
+        let log: Arc<str> = self.log().origin.as_str().into();
         let Some(record) = self.records.get_mut(&pending.kid) else {
             return;
         };
-        record.set_birth(pending.number, (log, birth));
+        record.set_birth(pending.number, (&log, birth));
         record.drop_old_secrets(&pending.kid);
     }
 

@@ -146,6 +146,7 @@ pub(super) fn task(
     EnvelopeTask {
         key,
         version,
+        older: false,
         aad,
         flaw,
         what,

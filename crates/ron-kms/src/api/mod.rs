@@ -15,7 +15,7 @@ mod verify_raw;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ron_http::{ApiInfo, Method, Need, Request, Responder, Response, Route, Router};
+use ron_http::{ApiInfo, Method, Need, Principal, Request, Responder, Response, Route, Router};
 use ron_kernel::Deadline;
 use ron_proto::problem::Problem;
 use ron_proto::values::Kid;
@@ -76,7 +76,8 @@ impl Action {
         match self {
             Self::Respond(response) => responder.send(response),
             Self::Work(what) => {
-                let mut call = call_context(kms, request, wait, responder);
+                let by = (request.principal, request.deadline);
+                let mut call = call_context(kms, by, wait, responder);
                 // Also when the disk under the audit log hangs. Only a wait for a proof may last as long as the
                 // front allows.
                 if call.proof_until.is_none() {
@@ -84,7 +85,10 @@ impl Action {
                 }
                 kms.submit_sign(SignJob { call, what });
             }
-            Self::Store(job) => kms.submit_store(job(call_context(kms, request, wait, responder))),
+            Self::Store(job) => {
+                let by = (request.principal, request.deadline);
+                kms.submit_store(job(call_context(kms, by, wait, responder)));
+            }
         }
     }
 }
@@ -152,19 +156,17 @@ fn kid(request: &Request) -> Result<Kid, Problem> {
 /// The context of a request that waits up to `wait` for a proof; its deadline is at most `sign_deadline` away.
 fn call_context(
     kms: &Kms,
-    request: Request,
+    (caller, deadline): (Principal, Deadline),
     wait: Option<Duration>,
     responder: Responder,
 ) -> CallContext {
     // Leaves the HTTP front time to send the answer before it gives up on the request.
-    let last = Deadline::within(request.deadline.remaining().saturating_sub(PROOF_MARGIN));
+    let last = Deadline::within(deadline.remaining().saturating_sub(PROOF_MARGIN));
     CallContext {
         proof_until: wait.map(|wait| Deadline::within(wait).earlier(last)),
-        caller: request.principal,
+        caller,
         responder,
-        deadline: request
-            .deadline
-            .earlier(Deadline::within(kms.sign_deadline())),
+        deadline: deadline.earlier(Deadline::within(kms.sign_deadline())),
         since: kms.clock.now(),
     }
 }

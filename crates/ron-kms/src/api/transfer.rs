@@ -1,9 +1,11 @@
-//! Import and export of keys, wrapped only.
+//! Import, export, backup and restore of keys, wrapped only.
 
 use std::sync::Arc;
 
 use ron_http::{Method, Request, Response, Route};
-use ron_proto::kms::{ExportAnswer, ExportKey, ImportKey, KeyDoc, WrappingKeyDoc};
+use ron_proto::kms::{
+    BackupAnswer, ExportAnswer, ExportKey, ImportKey, KeyDoc, RestoreKey, WrappingKeyDoc,
+};
 use ron_proto::problem::Problem;
 use ron_proto::scope;
 use ron_proto::values::Alg;
@@ -11,10 +13,11 @@ use ron_proto::values::Alg;
 use super::{Action, change_route, route, store_route};
 use crate::work::{Kms, StoreJob};
 
+const BACKUP: &str = "/v1/kms/keys/{tenant}/{purpose}/{alg}/{id}/backup";
 const EXPORT: &str = "/v1/kms/keys/{tenant}/{purpose}/{alg}/{id}/export";
 
 /// The routes of this file.
-pub fn routes(kms: &Arc<Kms>) -> [Route; 3] {
+pub fn routes(kms: &Arc<Kms>) -> [Route; 5] {
     let need = scope::KMS_ADMIN;
     let at = (Method::GET, "/v1/kms/wrapping_key");
     [
@@ -40,6 +43,14 @@ pub fn routes(kms: &Arc<Kms>) -> [Route; 3] {
         )
         .summary("Export a version of an exportable key, wrapped to a recipient's public key")
         .returns::<ExportAnswer>(200),
+        change_route(kms, (Method::POST, BACKUP), need, StoreJob::Backup)
+            .summary("The key with all its versions as a text that only a store with the same seal key opens")
+            .returns::<BackupAnswer>(200),
+        store_route(kms, "/v1/kms/keys/restore", need, |call, body: RestoreKey| {
+            StoreJob::Restore(call, Box::new(body))
+        })
+        .summary("Make a key from a backup, with all its versions; idempotent by op_id for 24 hours")
+        .returns::<KeyDoc>(201),
     ]
 }
 

@@ -78,6 +78,10 @@ operations! {
     Destroyed = "destroyed" true,
     /// A key was exported, wrapped.
     Export = "export" false,
+    /// A key was backed up with its history, sealed.
+    Backup = "backup" false,
+    /// A key was made from a backup; `context` names the key that was backed up.
+    Restore = "restore" true,
     Sign = "sign" false,
     /// The log itself got a new key; `context` holds the statement that both keys signed.
     RotateLogKey = "rotate_log_key" true,

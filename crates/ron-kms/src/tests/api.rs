@@ -26,7 +26,7 @@ const ALL: &str = "\"kms:sign\", \"kms:verify\", \"kms:read\", \"kms:create\", \
 
 /// A service and a client of it.
 pub(super) struct Served {
-    running: Running,
+    pub(super) running: Running,
     client: HttpClient,
     token: String,
     /// Where its socket is: service tokens are taken there.
@@ -38,7 +38,7 @@ pub(super) fn token(name: &str) -> String {
     service_token::generate(name, &ron_crypto::hash::sha256(name.as_bytes()))
 }
 
-fn principal(name: &str, tenant: &str, scopes: &str, more: &str) -> String {
+pub(super) fn principal(name: &str, tenant: &str, scopes: &str, more: &str) -> String {
     let sha256 = service_token::hash(&token(name));
     format!(
         "[[auth.principals]]\nname = \"{name}\"\ntenant = \"{tenant}\"\nscopes = [{scopes}]\nsha256 = \"{sha256}\"\n{more}\n"
@@ -54,6 +54,7 @@ impl Served {
             format!("uds_path = \"{}\"\n", socket.display()),
             principal("admin", "ron", ALL, ""),
             principal("reader", "ron", "\"kms:read\"", ""),
+            super::transit::principals(),
             principal("auditor", "default", "\"kms:audit\"", ""),
             principal("outsider", "default", ALL, ""),
             principal("issuer", "ron", ALL, "key_prefixes = [\"ron/issuer/\"]"),
@@ -75,7 +76,7 @@ impl Served {
         }
     }
 
-    fn call(&self, call: Call<'_>, token: &str) -> Reply {
+    pub(super) fn call(&self, call: Call<'_>, token: &str) -> Reply {
         let bearer = format!("Bearer {token}");
         let headers = [("authorization", bearer.as_str())];
         let call = if token.is_empty() {
@@ -100,11 +101,8 @@ impl Served {
 
     pub(super) fn post_as(&self, token: &str, path: &str, body: &[u8]) -> Reply {
         let url = format!("{}{path}", self.running.api_url());
-        let call = Call::post_json(
-            &url,
-            body.to_vec(),
-            Deadline::within(Duration::from_secs(5)),
-        );
+        let by = Deadline::within(Duration::from_secs(5));
+        let call = Call::post_json(&url, body.to_vec(), by);
         self.call(call, token)
     }
 

@@ -34,6 +34,7 @@ pub fn task(key: &Kid, aad: Option<&[u8]>, what: EnvelopeOp) -> EnvelopeTask {
     EnvelopeTask {
         key: Some(key.clone()),
         version: None,
+        older: false,
         aad: aad.map(Bytes::from),
         what,
         flaw: None,

@@ -69,7 +69,7 @@ pub(super) struct Timed {
 }
 
 impl Timed {
-    fn start(settings: Settings) -> Self {
+    pub(super) fn start(settings: Settings) -> Self {
         let clock = ManualClock::at(START_MS);
         let rig = Rig::start_at(quick(settings), None, clock.clone()).expect("starts");
         Self { rig, clock }
@@ -299,7 +299,7 @@ fn nothing_is_destroyed_while_the_date_is_in_doubt() {
 }
 
 /// Whether a file under `dir` holds `needle`.
-fn holds(dir: &Path, needle: &[u8]) -> Option<String> {
+pub(super) fn holds(dir: &Path, needle: &[u8]) -> Option<String> {
     for entry in std::fs::read_dir(dir)
         .expect("dir")
         .map(|e| e.expect("entry"))
@@ -319,7 +319,7 @@ fn holds(dir: &Path, needle: &[u8]) -> Option<String> {
     None
 }
 
-fn sealed_records(dir: &Path, key: &Kid) -> Vec<Vec<u8>> {
+pub(super) fn sealed_records(dir: &Path, key: &Kid) -> Vec<Vec<u8>> {
     let db = Connection::open(dir.join(ron_custody::store::FILE_NAME)).expect("opens");
     let mut query = db
         .prepare("SELECT sealed FROM versions WHERE kid = ?1 ORDER BY number")

@@ -9,6 +9,7 @@ mod earlier_store;
 mod entries;
 mod envelope;
 mod gate;
+mod history;
 mod issuer_policy;
 mod lifecycle;
 mod log_key;
@@ -21,6 +22,7 @@ mod replay;
 mod schemes;
 mod store;
 mod transfer;
+mod transit;
 
 use std::path::Path;
 use std::sync::Arc;

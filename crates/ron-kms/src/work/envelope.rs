@@ -7,7 +7,7 @@ use ron_crypto::Hashed;
 use ron_crypto::ct;
 use ron_crypto::hash::{hmac, sha256};
 use ron_custody::backend::Custody;
-use ron_custody::index::{Key, KeyIndex};
+use ron_custody::index::{Key, KeyIndex, Version};
 use ron_custody::keys::{SecretKey, aead_of, envelope, mac_of};
 use ron_custody::{Cause, Refusal};
 use ron_http::Principal;
@@ -64,6 +64,8 @@ pub struct EnvelopeTask {
     /// `None` for random bytes.
     pub key: Option<Kid>,
     pub version: Option<u32>,
+    /// Whether `version` may be an older one that still encrypts, as Vault's paths allow; otherwise only the head does.
+    pub older: bool,
     pub aad: Option<Bytes>,
     pub what: EnvelopeOp,
     /// A refusal that does not depend on the key: a limit, or a malformed field.
@@ -90,6 +92,16 @@ pub struct EnvelopeOutput {
     pub mac: Option<Bytes>,
     /// Whether a MAC matched; `None` where none was checked.
     pub ok: Option<bool>,
+}
+
+impl EnvelopeTask {
+    /// The version that encrypts or makes the MAC, and its secret half.
+    fn by<'a>(&self, key: &'a Key) -> Result<(&'a Version, &'a Custody), Refusal> {
+        if self.older {
+            return key.wrapping(self.version);
+        }
+        Ok((key.head_for(self.version)?, key.active_secret()?))
+    }
 }
 
 impl Operation for EnvelopeTask {
@@ -183,9 +195,7 @@ impl Kms {
         suits(kid.alg, task.what.op())?;
         let aad = task.aad.as_ref().map(Bytes::as_slice);
         match &task.what {
-            EnvelopeOp::Wrap(plaintext) => {
-                self.wrap(key, task.version, aad, plaintext.expose(), deadline)
-            }
+            EnvelopeOp::Wrap(plaintext) => self.wrap(key, task, aad, plaintext.expose(), deadline),
             EnvelopeOp::Unwrap(text) => {
                 let (version, plaintext) = unwrap(key, aad, &text.0, deadline)?;
                 Ok(EnvelopeOutput {
@@ -196,7 +206,7 @@ impl Kms {
             }
             EnvelopeOp::Rewrap(text) => {
                 let (from, plaintext) = unwrap(key, aad, &text.0, deadline)?;
-                let made = self.wrap(key, task.version, aad, plaintext.expose(), deadline)?;
+                let made = self.wrap(key, task, aad, plaintext.expose(), deadline)?;
                 Ok(EnvelopeOutput {
                     from_version: Some(from),
                     ..made
@@ -204,21 +214,18 @@ impl Kms {
             }
             EnvelopeOp::Datakey(length, show) => {
                 let fresh = self.draw(*length);
-                let made = self.wrap(key, task.version, aad, fresh.expose(), deadline)?;
+                let made = self.wrap(key, task, aad, fresh.expose(), deadline)?;
                 Ok(EnvelopeOutput {
                     plaintext: show.then_some(fresh),
                     ..made
                 })
             }
             EnvelopeOp::Hmac(message) => {
-                let head = key.head_for(task.version)?;
+                let (version, secret) = task.by(key)?;
+                let made = mac(secret.local()?, &message.0)?;
                 Ok(EnvelopeOutput {
-                    version: Some(head.number),
-                    mac: Some(Bytes(
-                        mac(key.active_secret()?.local()?, &message.0)?
-                            .as_bytes()
-                            .to_vec(),
-                    )),
+                    version: Some(version.number),
+                    mac: Some(Bytes(made.as_bytes().to_vec())),
                     ..EnvelopeOutput::default()
                 })
             }
@@ -229,24 +236,24 @@ impl Kms {
         }
     }
 
-    /// Encrypts under the head version.
+    /// Encrypts under the head version, or the older one that the task names.
     fn wrap(
         &self,
         key: &Key,
-        pinned: Option<u32>,
+        task: &EnvelopeTask,
         aad: Option<&[u8]>,
         plaintext: &[u8],
         deadline: Deadline,
     ) -> Result<EnvelopeOutput, Refusal> {
-        let head = key.head_for(pinned)?;
+        let (version, secret) = task.by(key)?;
         envelope::check(key.kid.alg, aad, plaintext.len())?;
-        let secret = match key.active_secret()? {
+        let secret = match secret {
             Custody::Local(secret) => secret,
             Custody::Device(held) => {
                 let wrapped = held.wrap(aad.unwrap_or_default(), plaintext, deadline)?;
-                let header = envelope::header(key.kid.alg, head.number);
+                let header = envelope::header(key.kid.alg, version.number);
                 return Ok(EnvelopeOutput {
-                    version: Some(head.number),
+                    version: Some(version.number),
                     ciphertext: Some(Bytes([&header[..], &wrapped].concat())),
                     ..EnvelopeOutput::default()
                 });
@@ -255,14 +262,14 @@ impl Kms {
         let nonce = match secret {
             SecretKey::Symmetric(alg, secret) if aead_of(*alg).is_some() => {
                 // A number is used up once it is taken, even if the steps after it fail.
-                let number = self.use_number((&key.kid, head.number), secret, deadline)?;
+                let number = self.use_number((&key.kid, version.number), secret, deadline)?;
                 Some(envelope::nonce(number, self.random.as_ref()))
             }
             _ => None,
         };
         let ciphertext = envelope::seal(
-            (&key.kid, head.number),
-            (secret, &head.public),
+            (&key.kid, version.number),
+            (secret, &version.public),
             nonce,
             aad.unwrap_or_default(),
             plaintext,
@@ -271,7 +278,7 @@ impl Kms {
         let ciphertext =
             ciphertext.ok_or_else(|| Refusal::new(Cause::Internal, "the key does not wrap"))?;
         Ok(EnvelopeOutput {
-            version: Some(head.number),
+            version: Some(version.number),
             ciphertext: Some(Bytes(ciphertext)),
             ..EnvelopeOutput::default()
         })

@@ -36,7 +36,7 @@ use ron_kernel::{
     SharedClock, SharedRandom, Snapshot, ThreadCtx,
 };
 use ron_proto::Problem;
-use ron_proto::kms::{CreateKey, ExportKey, ImportKey, RotateLogKey};
+use ron_proto::kms::{BackupKey, CreateKey, ExportKey, ImportKey, RestoreKey, RotateLogKey};
 use ron_proto::values::{Kid, Tenant};
 use ron_tlog::append::LogReader;
 
@@ -147,6 +147,10 @@ pub enum StoreJob {
     Import(CallContext, Box<ImportKey>),
     /// `POST /keys/.../export`.
     Export(CallContext, Kid, Box<ExportKey>),
+    /// `POST /keys/.../backup`.
+    Backup(CallContext, Kid, BackupKey),
+    /// `POST /keys/restore`.
+    Restore(CallContext, Box<RestoreKey>),
     /// A rotation or destruction may be due for a key; the store thread decides again.
     Due(Kid),
     /// `POST /log_key/rotate`.
@@ -264,6 +268,8 @@ impl Kms {
             | StoreJob::Change(call, ..)
             | StoreJob::Import(call, _)
             | StoreJob::Export(call, ..)
+            | StoreJob::Backup(call, ..)
+            | StoreJob::Restore(call, _)
             | StoreJob::RotateLogKey(call, _)
             | StoreJob::IssuerPolicy(call, _)
             | StoreJob::Checkpoint(SignJob { call, .. }, _) => {

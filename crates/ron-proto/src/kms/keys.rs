@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Bytes, PayloadPolicy, RotateEvery, RotationDoc, WaitingDoc};
+use super::{Bytes, PayloadPolicy, RotateEvery, RotationDoc, TrimDoc, WaitingDoc};
 use crate::receipt::LogReceipt;
 use crate::values::{Alg, Kid, OpId, Purpose, Tenant, Timestamp};
 
@@ -138,6 +138,18 @@ pub struct KeyDoc {
     pub head_since: Option<Timestamp>,
     /// The oldest version that still verifies.
     pub min_verify_version: u32,
+    /// The oldest version with which Vault's paths encrypt; absent when that is the head alone.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub min_wrap_version: u32,
+    /// The oldest version whose secret still exists; absent when that is the first one.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub min_available_version: u32,
+    /// An ordered destruction of old versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trim: Option<TrimDoc>,
+    /// Whether `DELETE` under Vault's paths may order the destruction of the key.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub deletion_allowed: bool,
     /// State of the key.
     pub state: KeyState,
     /// Backend that keeps the key: a name of [`KeyBackend`].
@@ -210,6 +222,10 @@ pub struct KeyVersionDoc {
     /// restored from a backup.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub damaged: bool,
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 fn no_bytes(bytes: &Bytes) -> bool {

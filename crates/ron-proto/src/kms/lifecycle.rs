@@ -183,6 +183,13 @@ pub struct UpdateKey {
     /// The oldest version that verifies and unwraps: 1 to the head.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_verify_version: Option<u32>,
+    /// The oldest version with which Vault's paths encrypt and make MACs: 0 (the head alone) to the head. The native API
+    /// encrypts with the head whatever this says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_wrap_version: Option<u32>,
+    /// Whether `DELETE` under Vault's paths may order the destruction of the key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deletion_allowed: Option<bool>,
     /// Rotation period, or `never`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rotate_every: Option<RotateEvery>,
@@ -209,10 +216,14 @@ pub struct RetireKey {
     pub op_id: Option<OpId>,
 }
 
-/// `POST /keys/{t}/{p}/{alg}/{id}/destroy`: stop using the key now, destroy its secrets later.
+/// `POST /keys/{t}/{p}/{alg}/{id}/destroy`: stop using the key now, destroy its secrets later. With `below_version`: destroy the
+/// secrets of old versions later; the key stays in use.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DestroyKey {
+    /// Destroy the secrets of the versions below this one only: 2 to `min_verify_version`. Not for keys in a device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub below_version: Option<u32>,
     /// Delay until destruction; `destroy.delay` when absent, at least `destroy.delay_min`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay: Option<Period>,
@@ -247,6 +258,16 @@ pub struct RotationDoc {
     pub every: Period,
     /// When the next version is planned to begin signing.
     pub next: Timestamp,
+}
+
+/// An ordered destruction of old versions.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TrimDoc {
+    /// The secrets of the versions below this one are destroyed.
+    pub below_version: u32,
+    /// When.
+    pub destroy_at: Timestamp,
 }
 
 /// A version that is published but does not sign yet.

@@ -1,4 +1,4 @@
-//! Import and export of keys, always in wrapped form.
+//! Import, export, backup and restore of keys, always in wrapped form.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -9,6 +9,9 @@ use crate::values::{Alg, Kid, OpId, Purpose, Tenant, Timestamp};
 
 /// Maximum length of a wrapped key, in bytes.
 pub const WRAPPED_BYTES_MAX: usize = 8 * 1024;
+
+/// Maximum length of what a backup seals, in bytes.
+pub const BACKUP_BYTES_MAX: usize = 512 * 1024;
 
 /// Response of `GET /wrapping_key`: the public key that keys to import are wrapped for. Its private
 /// key is kept in memory only, until the service stops.
@@ -92,4 +95,43 @@ pub struct ExportAnswer {
     pub wrapped: Bytes,
     /// Leaf of the audit log that records the export; durable before this response was sent.
     pub receipt: LogReceipt,
+}
+
+/// `POST /keys/{t}/{p}/{alg}/{id}/backup`: the key with all its versions, sealed.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BackupKey {
+    /// Recorded in the audit leaf. Not an idempotency key: every backup is sealed again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub op_id: Option<OpId>,
+}
+
+/// Response of backup.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BackupAnswer {
+    /// The key.
+    pub key: Kid,
+    /// Its newest version in the backup.
+    pub head: u32,
+    /// A text that only a store with the same seal key opens.
+    pub backup: String,
+    /// Leaf of the audit log that records the backup; durable before this response was sent.
+    pub receipt: LogReceipt,
+}
+
+/// `POST /keys/restore`: make a key from a backup, with all its versions: under the
+/// name that it had when there is no key of that name, otherwise under a new one.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RestoreKey {
+    /// Must be the caller's tenant, and that of the key in the backup.
+    pub tenant: Tenant,
+    /// Purpose of the restored key; that in the backup when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub purpose: Option<Purpose>,
+    /// What backup returned.
+    pub backup: String,
+    /// Idempotency key: a repetition with the same body returns the same key for 24 hours.
+    pub op_id: OpId,
 }

@@ -48,9 +48,10 @@ pub enum Period {
 pub struct Configure {
     /// The oldest version that decrypts and verifies; 0 or absent leaves it unchanged.
     pub min_decryption_version: Option<u32>,
-    /// 0 or the newest version: only the newest version encrypts and signs here.
+    /// The oldest version that encrypts and makes MACs; 0 for the newest alone; absent leaves it unchanged. Signatures are made
+    /// with the newest version.
     pub min_encryption_version: Option<u32>,
-    /// Absent or false: keys are destroyed through the native API.
+    /// Whether the key may be deleted; absent leaves it unchanged.
     pub deletion_allowed: Option<bool>,
     /// Absent or false: keys are exported through the native API, wrapped.
     pub exportable: Option<bool>,
@@ -58,6 +59,24 @@ pub struct Configure {
     pub allow_plaintext_backup: Option<bool>,
     /// Rotation period: seconds, or a text such as `24h`; 0 for none; absent leaves it unchanged.
     pub auto_rotate_period: Option<Period>,
+}
+
+/// The body of `keys/{name}/trim`.
+#[derive(Serialize, Deserialize, JsonSchema, Default)]
+#[serde(default)]
+pub struct Trim {
+    /// The versions below this one are destroyed.
+    pub min_available_version: Option<u32>,
+}
+
+/// The body of `restore`.
+#[derive(Serialize, Deserialize, JsonSchema, Default)]
+#[serde(default)]
+pub struct Restore {
+    /// What `backup` returned.
+    pub backup: Option<String>,
+    /// Ignored: a key that exists is never overwritten.
+    pub force: Option<bool>,
 }
 
 /// The body of `encrypt`, `decrypt`, `rewrap` and `hmac`, and an item of their batches.
@@ -72,7 +91,7 @@ pub struct Crypt {
     pub input: Option<String>,
     /// Associated data in base64, at most the limit of the native API.
     pub associated_data: Option<String>,
-    /// The version that encrypts: absent, 0 or the newest; other versions are refused.
+    /// The version that encrypts or makes the MAC: absent or 0 for the newest; older ones from `min_encryption_version` on.
     pub key_version: Option<u32>,
     /// Hash function of a MAC: `sha2-256` only.
     pub algorithm: Option<String>,
@@ -80,7 +99,7 @@ pub struct Crypt {
     pub context: Option<String>,
     /// Absent or empty: convergent encryption is not offered.
     pub nonce: Option<String>,
-    /// Ignored: in Vault the type of a key to create on first use, which this service never does.
+    /// The type of the key that is made when there is none: `aes256-gcm96` when absent.
     #[serde(rename = "type")]
     pub kind: Option<String>,
     /// Absent or false: convergent encryption is not offered.

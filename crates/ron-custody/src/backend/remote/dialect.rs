@@ -184,6 +184,7 @@ impl Dialect {
             return Err(Fault::Unsupported("destroying".into()));
         };
         let request = DestroyKey {
+            below_version: None,
             delay: None,
             expected_head: None,
             op_id: Some(op_id("destroy", name)),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ron_custody::Refusal;
 use ron_custody::index::Key;
 use ron_custody::keys::envelope::{HEADER_LEN, header};
-use ron_http::{Request, Route};
+use ron_http::{Method, Request, Route};
 use ron_proto::kms::transit::{Crypt, Datakey, Draw};
 use ron_proto::kms::{Bytes, PrivateBytes};
 use ron_proto::scope;
@@ -14,7 +14,8 @@ use serde_json::{Value, json};
 
 use super::form::Form;
 use super::{
-    bad, base64, body, form, given, key_for_use, pinned, tagged, unsupported, untagged, writes,
+    bad, base64, body, form, given, key_for_use, pinned, tagged, unsupported, untagged,
+    upsert_route, writes,
 };
 use crate::api::Action;
 use crate::api::envelope::task;
@@ -29,13 +30,13 @@ pub fn routes(kms: &Arc<Kms>) -> Vec<Route> {
         writes::<Crypt>(kms, path, scope, summary, handler).map(form::batches)
     };
     let datakeys = "/v1/transit/datakey/{kind}/{name}";
-    [
-        batch(
-            "/v1/transit/encrypt/{name}",
-            scope::KMS_WRAP,
-            "Vault: encrypt one value or a batch",
-            encrypt,
-        ),
+    let encrypts = [Method::POST, Method::PUT].map(|method| {
+        let path = "/v1/transit/encrypt/{name}";
+        upsert_route(kms, (method, path), scope::KMS_WRAP, encrypt)
+            .summary("Vault: encrypt one value or a batch; makes the key when there is none and the caller has kms:create")
+            .body::<Crypt>()
+    });
+    let routes = [
         batch(
             "/v1/transit/decrypt/{name}",
             scope::KMS_UNWRAP,
@@ -69,10 +70,9 @@ pub fn routes(kms: &Arc<Kms>) -> Vec<Route> {
             "Vault: random bytes",
             random,
         ),
-    ]
-    .into_iter()
-    .flatten()
-    .collect()
+    ];
+    let encrypts = encrypts.map(form::batches).into_iter();
+    encrypts.chain(routes.into_iter().flatten()).collect()
 }
 
 /// Refuses options that this service does not support.
@@ -108,6 +108,23 @@ fn native(key: &Key, item: &Crypt) -> Result<Bytes, Refusal> {
 
 type Build = fn(&Key, &Crypt) -> Result<EnvelopeTask, Refusal>;
 type Show = fn(EnvelopeOutput) -> Option<Value>;
+
+/// A task that may name an older version, as Vault allows.
+fn at_version(
+    key: &Key,
+    item: &Crypt,
+    aad: Option<Bytes>,
+    what: EnvelopeOp,
+) -> Result<EnvelopeTask, Refusal> {
+    let version = pinned(item.key_version);
+    if version.is_some_and(|number| number > key.head) {
+        return Err(bad(format!("key_version: the newest is {}", key.head)));
+    }
+    Ok(EnvelopeTask {
+        older: true,
+        ..task(Some(key.kid.clone()), version, aad, None, what)
+    })
+}
 
 /// One job for all items.
 fn run(kms: &Kms, request: &Request, build: Build, show: Show) -> Result<Action, Refusal> {
@@ -152,10 +169,15 @@ fn encrypt(kms: &Kms, request: &Request) -> Result<Action, Refusal> {
             .as_ref()
             .ok_or_else(|| bad("missing plaintext to encrypt"))?;
         let what = EnvelopeOp::Wrap(PrivateBytes::new(base64("plaintext", &text.0)?));
-        let version = pinned(item.key_version);
-        Ok(task(Some(key.kid.clone()), version, aad(item)?, None, what))
+        at_version(key, item, aad(item)?, what)
     };
     run(kms, request, build, show_ciphertext)
+}
+
+/// The key type that a request to encrypt names, for a key that does not exist yet.
+pub fn wanted_type(request: &Request) -> Result<Option<String>, Refusal> {
+    let wanted: Crypt = body(request)?;
+    Ok(wanted.kind)
 }
 
 fn show_ciphertext(made: EnvelopeOutput) -> Option<Value> {
@@ -179,8 +201,7 @@ fn decrypt(kms: &Kms, request: &Request) -> Result<Action, Refusal> {
 fn rewrap(kms: &Kms, request: &Request) -> Result<Action, Refusal> {
     let build: Build = |key, item| {
         let what = EnvelopeOp::Rewrap(native(key, item)?);
-        let version = pinned(item.key_version);
-        Ok(task(Some(key.kid.clone()), version, aad(item)?, None, what))
+        at_version(key, item, aad(item)?, what)
     };
     run(kms, request, build, show_ciphertext)
 }
@@ -201,8 +222,7 @@ fn hmac(kms: &Kms, request: &Request) -> Result<Action, Refusal> {
         mac_key(key)?;
         let input = item.input.as_deref().ok_or_else(|| bad("missing input"))?;
         let what = EnvelopeOp::Hmac(Bytes(base64("input", input)?));
-        let version = pinned(item.key_version);
-        Ok(task(Some(key.kid.clone()), version, None, None, what))
+        at_version(key, item, None, what)
     };
     let show: Show = |made| Some(json!({ "hmac": tagged(made.version?, &made.mac?.0) }));
     run(kms, request, build, show)

@@ -1,5 +1,6 @@
 //! `keys`: create, list, read, rotate, configure.
 
+use std::fmt::Write as _;
 use std::sync::Arc;
 
 use ron_crypto::Curve;
@@ -8,15 +9,16 @@ use ron_custody::index::{Key, Version};
 use ron_custody::keys::curve_of;
 use ron_custody::{Cause, Refusal};
 use ron_http::{Method, Request, Response, Route};
-use ron_proto::kms::transit::{Configure, Create, Nothing, Period};
-use ron_proto::kms::{CreateKey, PayloadPolicy, RotateRequest, UpdateKey};
+use ron_proto::kms::transit::{Configure, Create, Nothing, Period, Trim};
+use ron_proto::kms::{CreateKey, DestroyKey, KeyState, PayloadPolicy, RotateRequest, UpdateKey};
 use ron_proto::problem::Problem;
 use ron_proto::scope;
 use ron_proto::values::{Alg, Kid, OpId};
 use serde_json::{Map, Value, json};
 
+use super::crypt::wanted_type;
 use super::{
-    bad, body, find, form, json_of, key_for_use, names, purpose, route, unsupported, writes,
+    bad, body, called, find, form, json_of, key_for_use, names, purpose, route, unsupported, writes,
 };
 use crate::api::Action;
 use crate::work::key_request::KeyRequest;
@@ -51,13 +53,23 @@ pub fn routes(kms: &Arc<Kms>) -> Vec<Route> {
         rotate,
     ));
     let path = "/v1/transit/keys/{name}/config";
-    let about = "Vault: minimum version and automatic rotation";
+    let about = "Vault: minimum versions, automatic rotation, and whether the key may be deleted";
     routes.extend(writes::<Configure>(
         kms,
         path,
         scope::KMS_ADMIN,
         about,
         configure,
+    ));
+    let deleted = route(kms, (Method::DELETE, KEY), scope::KMS_ADMIN, delete);
+    let about = "Vault: delete a key whose deletion_allowed is set; it is destroyed after the delay of the native API";
+    routes.push(deleted.summary(about).returns_nothing(204));
+    routes.extend(writes::<Trim>(
+        kms,
+        "/v1/transit/keys/{name}/trim",
+        scope::KMS_ADMIN,
+        "Vault: destroy old versions, after the delay of the native API",
+        trim,
     ));
     for path in [EXPORT, "/v1/transit/export/{kind}/{name}/{version}"] {
         let route = route(kms, (Method::GET, path), scope::KMS_READ, export);
@@ -174,28 +186,78 @@ fn create(kms: &Kms, request: &Request) -> Result<Action, Refusal> {
         Err(refusal) if refusal.cause == Cause::NotFound => {}
         Err(refusal) => return Err(refusal),
     }
-    let tenant = request.principal.tenant.clone();
+    let body = Box::new(new_key(
+        kms,
+        request,
+        alg,
+        wanted.auto_rotate_period.as_ref(),
+    )?);
+    Ok(Action::store(|call| StoreJob::Create(call, body)))
+}
+
+/// The key that a request to encrypt makes first; `None` when it is there, or the caller may not make keys.
+pub fn to_make(kms: &Kms, request: &Request) -> Result<Option<Box<CreateKey>>, Refusal> {
+    let (caller, name) = (&request.principal, request.param("name"));
+    match find(&kms.index.load(), caller, name) {
+        Err(refusal) if refusal.cause == Cause::NotFound && caller.has_scope(scope::KMS_CREATE) => {
+        }
+        _ => return Ok(None),
+    }
+    let wanted = Create {
+        kind: wanted_type(request)?,
+        ..Create::default()
+    };
+    let alg = alg_of(&wanted)?;
+    if !alg.wraps() {
+        return Err(bad("type: keys of this type do not encrypt"));
+    }
+    Ok(Some(Box::new(new_key(kms, request, alg, None)?)))
+}
+
+/// The native request for a key of the name in the path.
+fn new_key(
+    kms: &Kms,
+    request: &Request,
+    alg: Alg,
+    every: Option<&Period>,
+) -> Result<CreateKey, Refusal> {
+    let (caller, name) = (&request.principal, request.param("name"));
+    let index = kms.index.load();
+    let mut before = 0;
+    for key in called(&index, caller, name)? {
+        if let (KeyState::PendingDestruction, Some(at)) = (key.state, key.destroy_at) {
+            return Err(bad(format!(
+                "the key of this name was deleted and is destroyed at {at}; until then the name is taken, and `ron kms cancel {}` brings the key back",
+                key.kid
+            )));
+        }
+        before += 1;
+    }
+    let tenant = caller.tenant.clone();
     let mut body = json!({
         "tenant": tenant,
         "purpose": purpose(name)?,
         "alg": alg,
-        "op_id": op_id(tenant.as_str(), name),
+        "op_id": op_id(tenant.as_str(), name, before),
     });
     // Vault's clients may ask such a key for a message's signature and for one of a hash.
     if alg.is_ecdsa() || alg.is_rsa() {
         body["payload"] = json!(PayloadPolicy::Prehash);
     }
-    if let Some(period_given) = &wanted.auto_rotate_period {
-        body["rotate_every"] = period(period_given)?.into();
+    if let Some(every) = every {
+        body["rotate_every"] = period(every)?.into();
     }
-    let body: CreateKey =
-        serde_json::from_value(body).map_err(|e| bad(format!("auto_rotate_period: {e}")))?;
-    Ok(Action::store(|call| StoreJob::Create(call, Box::new(body))))
+    serde_json::from_value(body).map_err(|e| bad(format!("auto_rotate_period: {e}")))
 }
 
-/// One operation id per name, so that two concurrent requests for the same name make one key.
-fn op_id(tenant: &str, name: &str) -> OpId {
-    let hash = sha256(format!("ron-kms/v1/transit\0{tenant}\0{name}").as_bytes());
+/// One operation id per name, so that two concurrent requests for the same name make one key. `before` counts the keys
+/// of this name that were destroyed: after them, the name is free again.
+fn op_id(tenant: &str, name: &str, before: usize) -> OpId {
+    let mut text = format!("ron-kms/v1/transit\0{tenant}\0{name}");
+    if before > 0 {
+        let _ = write!(text, "\0{before}"); // a text takes everything
+    }
+    let hash = sha256(text.as_bytes());
     OpId::from_random(hash[..16].try_into().expect("16 of 32 bytes"))
 }
 
@@ -207,6 +269,9 @@ pub fn show_changed(kms: &Kms, name: &str, response: Response) -> Response {
     let document = value.get("document").unwrap_or(&value);
     let kid = document["key"].as_str().map(str::parse::<Kid>);
     let index = kms.index.load();
+    if document["state"] == "pending_destruction" {
+        return Response::empty(204);
+    }
     match kid.and_then(|kid| index.keys.get(&kid.ok()?)) {
         Some(key) => form::data(&shown(name, key)),
         None => Problem::internal("the key document is not readable").into(),
@@ -217,6 +282,56 @@ fn rotate(kms: &Kms, request: &Request) -> Result<Action, Refusal> {
     let kid = key_for_use(kms, request)?.kid.clone();
     let rotate = KeyRequest::Rotate(RotateRequest::default());
     Ok(Action::store(|call| StoreJob::Change(call, kid, rotate)))
+}
+
+/// Orders the destruction of the key, after the delay that the native API has too.
+fn delete(kms: &Kms, request: &Request) -> Result<Action, Refusal> {
+    let key = find(&kms.index.load(), &request.principal, request.param("name"));
+    let key = match key {
+        Ok(key) => key,
+        // Deleted before, or never made: to Vault the same.
+        Err(refusal) if refusal.cause == Cause::NotFound => {
+            return Ok(Action::Respond(Response::empty(204)));
+        }
+        Err(refusal) => return Err(refusal),
+    };
+    if !key.deletion_allowed {
+        return Err(bad(
+            "deletion is not allowed for this key: set deletion_allowed with keys/NAME/config first",
+        ));
+    }
+    let (kid, ask) = (key.kid.clone(), KeyRequest::Destroy(DestroyKey::default()));
+    Ok(Action::store(|call| StoreJob::Change(call, kid, ask)))
+}
+
+/// Orders the destruction of old versions, after the same delay.
+fn trim(kms: &Kms, request: &Request) -> Result<Action, Refusal> {
+    let key = key_for_use(kms, request)?;
+    let wanted: Trim = body(request)?;
+    let below = wanted
+        .min_available_version
+        .ok_or_else(|| bad("missing min_available_version"))?;
+    if key.min_wrap == 0 {
+        return Err(bad(
+            "min_encryption_version must be set before a trim, as must min_decryption_version: set both with keys/NAME/config",
+        ));
+    }
+    if below > key.min_wrap || below > key.min_verify {
+        return Err(bad(
+            "min_available_version may be at most min_decryption_version and min_encryption_version",
+        ));
+    }
+    if below <= key.min_available.max(1) {
+        return Err(bad(
+            "min_available_version must be above the oldest version that there is",
+        ));
+    }
+    let ask = KeyRequest::Destroy(DestroyKey {
+        below_version: Some(below),
+        ..DestroyKey::default()
+    });
+    let kid = key.kid.clone();
+    Ok(Action::store(|call| StoreJob::Change(call, kid, ask)))
 }
 
 fn configure(kms: &Kms, request: &Request) -> Result<Action, Refusal> {
@@ -232,23 +347,24 @@ fn configure(kms: &Kms, request: &Request) -> Result<Action, Refusal> {
 fn update(key: &Key, request: &Request) -> Result<Option<UpdateKey>, Refusal> {
     let wanted: Configure = body(request)?;
     let yes = |flag: Option<bool>| flag == Some(true);
-    if yes(wanted.deletion_allowed) || yes(wanted.exportable) || yes(wanted.allow_plaintext_backup)
-    {
+    if yes(wanted.exportable) || yes(wanted.allow_plaintext_backup) {
         return Err(unsupported(
-            "deletion_allowed, exportable and allow_plaintext_backup stay false here; the native API destroys and exports",
+            "exportable and allow_plaintext_backup stay false here; the native API exports keys wrapped, and backups are sealed",
         ));
     }
-    let head = key.head().number;
-    if wanted
-        .min_encryption_version
-        .is_some_and(|v| v != 0 && v != head)
-    {
-        return Err(unsupported(
-            "min_encryption_version: only the newest version encrypts and signs here",
+    let least = wanted.min_encryption_version.unwrap_or(key.min_wrap);
+    let oldest = wanted.min_decryption_version.filter(|v| *v != 0);
+    if least != 0 && least < oldest.unwrap_or(key.min_verify) {
+        return Err(bad(
+            "min_encryption_version must be 0 or at least min_decryption_version",
         ));
     }
     let mut update = UpdateKey {
-        min_verify_version: wanted.min_decryption_version.filter(|v| *v != 0),
+        min_verify_version: oldest,
+        min_wrap_version: wanted.min_encryption_version.filter(|v| *v != key.min_wrap),
+        deletion_allowed: wanted
+            .deletion_allowed
+            .filter(|flag| *flag != key.deletion_allowed),
         ..UpdateKey::default()
     };
     if let Some(given) = &wanted.auto_rotate_period {
@@ -346,10 +462,10 @@ fn shown(name: &str, key: &Key) -> Value {
         "type": kind_of(alg),
         "keys": versions,
         "latest_version": key.head,
-        "min_available_version": 0,
+        "min_available_version": key.min_available,
         "min_decryption_version": key.min_verify,
-        "min_encryption_version": 0,
-        "deletion_allowed": false,
+        "min_encryption_version": key.min_wrap,
+        "deletion_allowed": key.deletion_allowed,
         "derived": false,
         "exportable": false,
         "allow_plaintext_backup": false,

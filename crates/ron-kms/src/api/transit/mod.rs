@@ -10,6 +10,7 @@
 //! vault:v3:<base64 of signature or MAC>
 //! ```
 
+mod backup;
 mod crypt;
 mod form;
 mod keys;
@@ -23,14 +24,15 @@ use std::time::Duration;
 use ron_custody::index::{Key, KeyIndex, may_use};
 use ron_custody::{Cause, Refusal};
 use ron_http::{Body, Method, Need, Principal, Request, Responder, Response, Route};
+use ron_proto::kms::KeyState;
 use ron_proto::values::{Alg, Kid, Purpose};
 use schemars::JsonSchema;
 use serde_json::Value;
 use uuid::Uuid;
 
-use super::Action;
+use super::{Action, call_context};
 use crate::errors::problem;
-use crate::work::Kms;
+use crate::work::{Kms, StoreJob};
 
 pub use token::VaultTokens;
 
@@ -44,6 +46,7 @@ const ERRORS: &[u16] = &[400, 403, 404, 413, 415, 429, 500, 503, 504];
 pub fn routes(kms: &Arc<Kms>) -> Vec<Route> {
     let mut routes = Vec::new();
     routes.extend(keys::routes(kms));
+    routes.extend(backup::routes(kms));
     routes.extend(crypt::routes(kms));
     routes.extend(sign::routes(kms));
     routes.extend(tools::routes(kms));
@@ -68,24 +71,80 @@ fn writes<T: JsonSchema>(
 /// A route of one handler; problems and key documents are converted into Vault's format.
 fn route(
     kms: &Arc<Kms>,
+    at: (Method, &'static str),
+    scope: &'static str,
+    handler: fn(&Kms, &Request) -> Result<Action, Refusal>,
+) -> Route {
+    route_shown(kms, at, scope, handler, keys::show_changed)
+}
+
+/// Converts an answer of the store thread into Vault's format; the text is the name in the path.
+type Show = fn(&Kms, &str, Response) -> Response;
+
+/// As [`route`], with another conversion of the store thread's answer.
+fn route_shown(
+    kms: &Arc<Kms>,
     (method, path): (Method, &'static str),
     scope: &'static str,
     handler: fn(&Kms, &Request) -> Result<Action, Refusal>,
+    show: Show,
 ) -> Route {
     let kms = kms.clone();
     let handle = move |request: Request, responder: Responder| {
         let wait = wait(&request);
         match wait.and_then(|wait| Ok((wait, handler(&kms, &request)?))) {
-            // The store thread answers with key documents.
             Ok((wait, action @ Action::Store(_))) => {
-                let (name, shared) = (request.param("name").to_owned(), kms.clone());
-                let shown = move |answer| keys::show_changed(&shared, &name, answer);
+                let named = request.params.iter().find(|(name, _)| *name == "name");
+                let name = named.map_or_else(String::new, |(_, value)| value.clone());
+                let shared = kms.clone();
+                let shown = move |answer| show(&shared, &name, answer);
                 let responder = responder.map(shown);
                 action.perform(&kms, request, wait, responder);
             }
             Ok((wait, action)) => action.perform(&kms, request, wait, responder),
             Err(refusal) => responder.send(problem(refusal)),
         }
+    };
+    let route = Route::new(method, path, Need::Scope(scope), handle);
+    form::vaults(route.returns::<Value>(200), ERRORS)
+}
+
+/// As [`route`], for requests that make the key that they name when there is none and the caller may make keys.
+fn upsert_route(
+    kms: &Arc<Kms>,
+    (method, path): (Method, &'static str),
+    scope: &'static str,
+    handler: fn(&Kms, &Request) -> Result<Action, Refusal>,
+) -> Route {
+    let kms = kms.clone();
+    let handle = move |request: Request, responder: Responder| {
+        let wait = match wait(&request) {
+            Ok(wait) => wait,
+            Err(refusal) => return responder.send(problem(refusal)),
+        };
+        let made = match keys::to_make(&kms, &request) {
+            Ok(None) => {
+                return match handler(&kms, &request) {
+                    Ok(action) => action.perform(&kms, request, wait, responder),
+                    Err(refusal) => responder.send(problem(refusal)),
+                };
+            }
+            Ok(Some(made)) => made,
+            Err(refusal) => return responder.send(problem(refusal)),
+        };
+        let by = (request.principal.clone(), request.deadline);
+        let shared = kms.clone();
+        let next = move |answer: Response, responder: Responder| {
+            if json_of(&answer).is_none() {
+                return responder.send(answer);
+            }
+            match handler(&shared, &request) {
+                Ok(action) => action.perform(&shared, request, wait, responder),
+                Err(refusal) => responder.send(problem(refusal)),
+            }
+        };
+        let call = call_context(&kms, by, None, responder.then(next));
+        kms.submit_store(StoreJob::Create(call, made));
     };
     let route = Route::new(method, path, Need::Scope(scope), handle);
     form::vaults(route.returns::<Value>(200), ERRORS)
@@ -198,7 +257,7 @@ fn names(index: &KeyIndex, caller: &Principal) -> Vec<String> {
     };
     let mut names: Vec<String> = below(MIXED)
         .chain(below(PLAIN))
-        .filter(|(kid, _)| may_use(caller, kid).is_ok())
+        .filter(|(kid, key)| is_there(key) && may_use(caller, kid).is_ok())
         .filter_map(|(kid, _)| name_of(kid.purpose.as_str()))
         .collect();
     names.sort();
@@ -206,16 +265,30 @@ fn names(index: &KeyIndex, caller: &Principal) -> Vec<String> {
     names
 }
 
-/// The key that is called `name` in this API: the oldest, if the native API was used to make several.
-fn find(index: &KeyIndex, caller: &Principal, name: &str) -> Result<Arc<Key>, Refusal> {
+/// The keys that are or were called `name` in this API, also those that were deleted.
+fn called<'a>(
+    index: &'a KeyIndex,
+    caller: &'a Principal,
+    name: &str,
+) -> Result<impl Iterator<Item = &'a Arc<Key>>, Refusal> {
     let purpose = purpose(name)?;
     let from = first(caller, purpose.clone());
-    index
-        .keys
-        .range(from..)
-        .take_while(|(kid, _)| kid.tenant == caller.tenant && kid.purpose == purpose)
-        .filter(|(kid, _)| may_use(caller, kid).is_ok())
-        .map(|(_, key)| key)
+    let keys = index.keys.range(from..);
+    let keys =
+        keys.take_while(move |(kid, _)| kid.tenant == caller.tenant && kid.purpose == purpose);
+    let keys = keys.filter(|(kid, _)| may_use(caller, kid).is_ok());
+    Ok(keys.map(|(_, key)| key))
+}
+
+/// Whether Vault's clients see the key: one whose destruction is ordered is deleted to them.
+fn is_there(key: &Key) -> bool {
+    matches!(key.state, KeyState::Active | KeyState::Retired)
+}
+
+/// The key that is called `name` in this API: the oldest, if the native API was used to make several.
+fn find(index: &KeyIndex, caller: &Principal, name: &str) -> Result<Arc<Key>, Refusal> {
+    called(index, caller, name)?
+        .filter(|key| is_there(key))
         .min_by_key(|key| (key.created, key.kid.id))
         .cloned()
         .ok_or_else(|| Refusal::new(Cause::NotFound, "there is no key of this name"))

@@ -39,6 +39,7 @@ fn destroy(rig: &Rig, key: &Kid) -> TestReply {
     rig.change(
         key,
         KeyRequest::Destroy(DestroyKey {
+            below_version: None,
             delay: Some(Period::from_s(1).expect("a period")),
             expected_head: None,
             op_id: None,

@@ -460,6 +460,7 @@ fn a_destroyed_key_of_the_tpm_is_forgotten_also_while_the_tpm_is_away() {
     let before = signed(&rig.sign_text(&doc, b"text"));
     swtpm.kill();
     let order = KeyRequest::Destroy(DestroyKey {
+        below_version: None,
         delay: Some(Period::from_s(1).expect("a period")),
         expected_head: None,
         op_id: None,

@@ -5,7 +5,9 @@ use ron_custody::index::Key;
 use ron_custody::store::Pending;
 use ron_custody::store::{KeyStore, StoreError};
 use ron_http::Response;
-use ron_proto::kms::{KeyChanged, KeyDoc, KeyState, RotateLogKeyAnswer, RotationDoc, WaitingDoc};
+use ron_proto::kms::{
+    KeyChanged, KeyDoc, KeyState, RotateLogKeyAnswer, RotationDoc, TrimDoc, WaitingDoc,
+};
 use ron_proto::receipt::LogReceipt;
 use ron_proto::strict;
 use ron_proto::values::{Kid, OpId, Tenant, Timestamp};
@@ -36,7 +38,7 @@ impl Answer {
 
 /// Whether the operation makes a key: it is answered with 201 and the key's document.
 pub const fn makes_key(op: Op) -> bool {
-    matches!(op, Op::Create | Op::Import)
+    matches!(op, Op::Create | Op::Import | Op::Restore)
 }
 
 /// What the store keeps of an answer: the fields of the key's document that later changes can change. The others are
@@ -47,6 +49,14 @@ struct KeptAnswer {
     key: Kid,
     head: u32,
     min_verify_version: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    min_wrap_version: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    min_available_version: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    trim: Option<TrimDoc>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    deletion_allowed: bool,
     state: KeyState,
     exportable: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -69,6 +79,11 @@ impl KeptAnswer {
             key: document.key,
             head: document.head,
             min_verify_version: document.min_verify_version,
+            min_wrap_version: Some(document.min_wrap_version).filter(|version| *version != 0),
+            min_available_version: Some(document.min_available_version)
+                .filter(|version| *version != 0),
+            trim: document.trim,
+            deletion_allowed: document.deletion_allowed,
             state: document.state,
             exportable: document.exportable,
             rotation: document.rotation,
@@ -84,6 +99,10 @@ impl KeptAnswer {
         let shown = KeyDoc {
             head: self.head,
             min_verify_version: self.min_verify_version,
+            min_wrap_version: self.min_wrap_version.unwrap_or(0),
+            min_available_version: self.min_available_version.unwrap_or(0),
+            trim: self.trim,
+            deletion_allowed: self.deletion_allowed,
             state: self.state,
             exportable: self.exportable,
             rotation: self.rotation,

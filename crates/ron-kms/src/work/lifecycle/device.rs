@@ -11,7 +11,7 @@
 //! plan does not use is destroyed.
 
 use ron_custody::backend::Handle;
-use ron_custody::store::{MadeKey, Order};
+use ron_custody::store::{Erase, MadeKey, Order};
 use ron_custody::{Cause, Refusal};
 use ron_kernel::SendError;
 use ron_proto::values::{Kid, Tenant};
@@ -137,7 +137,7 @@ impl Lifecycle {
     pub(super) fn gone_from_device(&mut self, kid: &Kid, plan: &Plan) -> Result<bool, Refusal> {
         let backends = self.store.backends();
         let backend = plan.change.meta.backend(backends.local());
-        if !plan.change.erase || backend.is_local() || self.gone.remove(kid) {
+        if plan.change.erase != Erase::All || backend.is_local() || self.gone.remove(kid) {
             return Ok(true);
         }
         let mut handles = Vec::new();

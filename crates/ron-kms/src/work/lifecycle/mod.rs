@@ -5,6 +5,7 @@
 //! transaction (with the leaf in the outbox) -> leaf durable -> marked complete in the store -> snapshot
 //! swapped -> answer. After a crash in between, the next start completes the change from the outbox.
 
+mod backup;
 mod checkpoint;
 pub mod complete;
 pub mod device;
@@ -131,6 +132,8 @@ impl Lifecycle {
             StoreJob::Change(call, kid, request) => self.change_key(call, &kid, request),
             StoreJob::Import(call, request) => self.import(call, &request),
             StoreJob::Export(call, kid, request) => self.export(call, &kid, &request),
+            StoreJob::Backup(call, kid, request) => self.backup(call, &kid, &request),
+            StoreJob::Restore(call, request) => self.restore(call, &request),
             StoreJob::Due(kid) => self.due(&kid),
             StoreJob::RotateLogKey(call, request) => self.rotate_log_key(call, &request),
             StoreJob::IssuerPolicy(call, brought) => self.put_policy(call, *brought),

@@ -2,10 +2,10 @@
 //! the new metadata, or to a refusal.
 
 use ron_custody::index::Key;
-use ron_custody::index::{Rotation, Waiting, not_active};
+use ron_custody::index::{Rotation, Trim, Waiting, not_active};
 use ron_custody::store::KeyStore;
 use ron_custody::store::Meta;
-use ron_custody::store::{Change, PlanError};
+use ron_custody::store::{Change, Erase, PlanError};
 use ron_custody::{Cause, Refusal};
 use ron_kernel::Random;
 use ron_proto::kms::{DestroyKey, KeyState, Period, RotateEvery, UpdateKey};
@@ -67,6 +67,13 @@ impl Planner<'_> {
             }
             KeyRequest::Destroy(destroy) => Ok(self.destroy(kid, meta, destroy)?),
             KeyRequest::CancelDestroy(_) => {
+                if meta.state() != KeyState::PendingDestruction && meta.trim.is_some() {
+                    let meta = Meta { trim: None, ..meta };
+                    return Ok(Plan {
+                        change: Change::of(kid, meta),
+                        context: Some("trim".into()),
+                    });
+                }
                 if meta.state() != KeyState::PendingDestruction {
                     let nothing = "no destruction of this key is pending";
                     return Err(Refusal::new(Cause::KeyNotActive, nothing).into());
@@ -134,8 +141,30 @@ impl Planner<'_> {
                     "`min_verify_version` must be 1 to the head, {head}"
                 ));
             }
+            let kept = meta
+                .min_available
+                .max(meta.trim.map_or(0, |trim| trim.below));
+            if version < kept {
+                return bad(format!(
+                    "`min_verify_version`: the versions below {kept} are destroyed, or about to be; `ron kms cancel` ends an ordered destruction"
+                ));
+            }
             meta.min_verify = version;
             changes.push(format!("min_verify_version={version}"));
+        }
+        if let Some(version) = update.min_wrap_version {
+            if version > meta.head {
+                return bad(format!(
+                    "`min_wrap_version` must be 0 to the head, {}",
+                    meta.head
+                ));
+            }
+            meta.min_wrap = version;
+            changes.push(format!("min_wrap_version={version}"));
+        }
+        if let Some(flag) = update.deletion_allowed {
+            meta.deletion_allowed = flag;
+            changes.push(format!("deletion_allowed={flag}"));
         }
         if let Some(every) = update.rotate_every {
             active(&meta)?;
@@ -192,6 +221,30 @@ impl Planner<'_> {
             return Err(Refusal::new(Cause::BadRequest, detail));
         }
         let at = Timestamp(self.now.0 + delay_ms);
+        if let Some(below) = ask.below_version {
+            let bad = |detail: String| Err(Refusal::new(Cause::BadRequest, detail));
+            if !backend.is_local() {
+                let detail = "versions of a key in a device are destroyed together with the key; leave `below_version` out";
+                return Err(Refusal::new(Cause::Unsupported, detail));
+            }
+            if below < 2 || below > meta.min_verify {
+                return bad(format!(
+                    "`below_version` must be 2 to min_verify_version, {}; raise that first, so that it shows who still needs the versions",
+                    meta.min_verify
+                ));
+            }
+            if below <= meta.min_available {
+                return bad(format!(
+                    "the versions below {} are destroyed already",
+                    meta.min_available
+                ));
+            }
+            meta.trim = Some(Trim { at, below });
+            return Ok(Plan {
+                change: Change::of(kid, meta),
+                context: Some(format!("below_version={below} destroy_at={at}")),
+            });
+        }
         meta.destroy_at = Some(at);
         Ok(Plan {
             change: Change::of(kid, meta),
@@ -249,11 +302,22 @@ impl Planner<'_> {
             Some(Due::Destroy) => {
                 meta.destroyed = true;
                 meta.rotation = None;
+                meta.trim = None;
                 let change = Change {
-                    erase: true,
+                    erase: Erase::All,
                     ..Change::of(kid, meta)
                 };
                 (Op::Destroyed, Plan::of(change))
+            }
+            Some(Due::Trim { below }) => {
+                meta.min_available = below;
+                meta.trim = None;
+                let change = Change {
+                    erase: Erase::Below(below),
+                    ..Change::of(kid, meta)
+                };
+                let context = Some(format!("below_version={below}"));
+                (Op::Destroyed, Plan { change, context })
             }
         };
         Ok(Some(plan))
@@ -282,6 +346,7 @@ pub struct Schedule {
     rotation: Option<Rotation>,
     waiting: Option<Waiting>,
     destroy_at: Option<Timestamp>,
+    trim: Option<Trim>,
 }
 
 impl From<&Meta> for Schedule {
@@ -291,6 +356,7 @@ impl From<&Meta> for Schedule {
             rotation: meta.rotation,
             waiting: meta.waiting,
             destroy_at: meta.destroy_at,
+            trim: meta.trim,
         }
     }
 }
@@ -302,6 +368,7 @@ impl From<&Key> for Schedule {
             rotation: key.rotation,
             waiting: key.waiting,
             destroy_at: key.destroy_at,
+            trim: key.trim,
         }
     }
 }
@@ -318,6 +385,11 @@ pub enum Due {
     Activate,
     /// The secrets are erased.
     Destroy,
+    /// Those of old versions are.
+    Trim {
+        /// The oldest version that stays.
+        below: u32,
+    },
 }
 
 /// The change that is due at `now`. A version is published at least `prepublish` before it signs (half the period,
@@ -325,6 +397,11 @@ pub enum Due {
 pub fn due(schedule: &Schedule, settings: &LifecycleSettings, now: Timestamp) -> Option<Due> {
     if schedule.state == KeyState::PendingDestruction {
         return (schedule.destroy_at? <= now).then_some(Due::Destroy);
+    }
+    if let Some(trim) = schedule.trim.filter(|trim| trim.at <= now)
+        && schedule.state != KeyState::Destroyed
+    {
+        return Some(Due::Trim { below: trim.below });
     }
     if schedule.state != KeyState::Active {
         return None;
@@ -364,6 +441,7 @@ mod tests {
                 }),
                 waiting: None,
                 destroy_at: None,
+                trim: None,
             };
             let got = due(&schedule, &settings(prepublish_s), Timestamp(now_s * 1000));
             let want = want.map(|s| Due::Publish {
@@ -393,6 +471,7 @@ mod tests {
                     signs_from: Timestamp(s * 1000),
                 }),
                 destroy_at: destroy_s.map(|s| Timestamp(s * 1000)),
+                trim: None,
             };
             due(&schedule, &settings(10), Timestamp(now_s * 1000))
         };

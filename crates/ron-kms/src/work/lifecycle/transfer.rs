@@ -114,6 +114,10 @@ impl Lifecycle {
             let none = Refusal::new(Cause::NotFound, "the key has no such version");
             return Err(none.with_head(meta.head));
         }
+        if version < meta.min_available {
+            let gone = "the secret of this version is destroyed";
+            return Err(Refusal::new(Cause::KeyNotActive, gone).with_head(meta.head));
+        }
         let secret = self.reopen(kid, version)?;
         let secret =
             secret.ok_or_else(|| Refusal::new(Cause::NotFound, "the key has no such version"))?;

@@ -1,0 +1,251 @@
+//! Vault's paths over HTTP: older versions, keys that are made by their first use, deletion, backups.
+
+use std::time::Duration;
+
+use ron_http::{Call, Method};
+use ron_kernel::Deadline;
+use serde_json::{Value, json};
+
+use super::api::{Served, principal, token};
+
+/// A caller with all rights over keys, and one that may make none.
+pub(super) fn principals() -> String {
+    let all = [
+        "admin", "create", "read", "rotate", "sign", "unwrap", "verify", "wrap",
+    ];
+    let all = all.map(|name| format!("\"kms:{name}\""));
+    let some = "\"kms:wrap\", \"kms:unwrap\"";
+    principal("keeper", "ron", &all.join(", "), "") + &principal("wrapper", "ron", some, "")
+}
+
+impl Served {
+    /// Status and body of a request under Vault's paths.
+    fn vault_as(&self, name: &str, method: Method, path: &str, body: &Value) -> (u16, Value) {
+        let url = format!("{}/v1/transit/{path}", self.running.api_url());
+        let deadline = Deadline::within(Duration::from_secs(10));
+        let call = match method {
+            Method::GET | Method::DELETE => Call::get(&url, deadline),
+            _ => Call::post_json(&url, serde_json::to_vec(body).expect("json"), deadline),
+        };
+        let reply = self.call(Call { method, ..call }, &token(name));
+        let body = serde_json::from_slice(&reply.body).unwrap_or_default();
+        (reply.status, body)
+    }
+
+    fn vault(&self, method: Method, path: &str, body: Value) -> (u16, Value) {
+        self.vault_as("keeper", method, path, &body)
+    }
+
+    /// The data of a successful request.
+    fn done(&self, path: &str, body: Value) -> Value {
+        let (status, answer) = self.vault(Method::PUT, path, body);
+        assert_eq!(status, 200, "{path}: {answer}");
+        answer["data"].clone()
+    }
+
+    /// Why a request is refused with 400.
+    fn refused(&self, path: &str, body: Value) -> String {
+        let (status, answer) = self.vault(Method::POST, path, body);
+        assert_eq!(status, 400, "{path}: {answer}");
+        answer["errors"][0]
+            .as_str()
+            .expect("Vault's form")
+            .to_owned()
+    }
+
+    fn seal(&self, name: &str, body: Value) -> String {
+        let made = self.done(&format!("encrypt/{name}"), body);
+        made["ciphertext"].as_str().expect("a text").to_owned()
+    }
+
+    fn opens(&self, name: &str, text: &str) {
+        let opened = self.done(&format!("decrypt/{name}"), json!({ "ciphertext": text }));
+        assert_eq!(opened["plaintext"], "eA==");
+    }
+}
+
+#[test]
+fn older_versions_encrypt_from_min_encryption_version_on() {
+    let served = Served::start();
+    for name in ["box", "mac"] {
+        let kind = if name == "mac" {
+            "hmac"
+        } else {
+            "aes256-gcm96"
+        };
+        served.done(&format!("keys/{name}"), json!({ "type": kind }));
+        for _ in 0..2 {
+            served.done(&format!("keys/{name}/rotate"), json!({}));
+        }
+    }
+    let at = |version: u32| json!({ "plaintext": "eA==", "key_version": version });
+    let why = served.refused("encrypt/box", at(1));
+    assert!(why.contains("min_encryption_version"), "{why}");
+    let set = |key: &str, to: u32| {
+        let body = json!({ key: to });
+        served.vault(Method::POST, "keys/box/config", body).0
+    };
+    assert_eq!(set("min_encryption_version", 4), 400, "above the newest");
+    assert_eq!(set("min_encryption_version", 2), 200);
+    let shown = served.vault(Method::GET, "keys/box", json!({})).1;
+    assert_eq!(shown["data"]["min_encryption_version"], 2);
+    served.refused("encrypt/box", at(1));
+    served.refused("encrypt/box", at(4));
+    for version in [2, 3] {
+        let text = served.seal("box", at(version));
+        assert!(text.starts_with(&format!("vault:v{version}:")), "{text}");
+        served.opens("box", &text);
+        let moved = json!({ "ciphertext": text, "key_version": 2 });
+        let moved = served.done("rewrap/box", moved);
+        let moved = moved["ciphertext"].as_str().expect("a text");
+        assert!(moved.starts_with("vault:v2:"), "{moved}");
+        served.opens("box", moved);
+    }
+    let head = served.seal("box", at(0));
+    assert!(head.starts_with("vault:v3:"), "{head}");
+    assert_eq!(
+        set("min_decryption_version", 3),
+        400,
+        "above min_encryption_version"
+    );
+    assert_eq!(set("min_encryption_version", 0), 200);
+    served.refused("encrypt/box", at(2));
+    served.done("keys/mac/config", json!({ "min_encryption_version": 1 }));
+    let made = json!({ "input": "eA==", "key_version": 1 });
+    let made = served.done("hmac/mac", made);
+    assert!(
+        made["hmac"]
+            .as_str()
+            .expect("a MAC")
+            .starts_with("vault:v1:")
+    );
+    let check = json!({ "input": "eA==", "hmac": made["hmac"] });
+    assert_eq!(served.done("verify/mac", check)["valid"], true);
+    served.drain();
+}
+
+#[test]
+fn encrypting_makes_a_key_for_callers_who_may_make_keys() {
+    let served = Served::start();
+    let body = || json!({ "plaintext": "eA==" });
+    let text = served.seal("fresh", body());
+    served.opens("fresh", &text);
+    let again = served.seal("fresh", body());
+    assert!(again.starts_with("vault:v1:"), "the same key: {again}");
+    let batch = json!({ "type": "chacha20-poly1305", "batch_input": [body(), body()] });
+    let made = served.done("encrypt/many", batch);
+    assert_eq!(made["batch_results"].as_array().expect("two").len(), 2);
+    let shown = served.vault(Method::GET, "keys/many", json!({})).1;
+    assert_eq!(shown["data"]["type"], "chacha20-poly1305");
+    let why = served.refused(
+        "encrypt/odd",
+        json!({ "plaintext": "eA==", "type": "ed25519" }),
+    );
+    assert!(why.contains("do not encrypt"), "{why}");
+    served.refused("encrypt/odd", json!({ "plaintext": "eA==", "type": "des" }));
+    // Many callers at once make one key.
+    let texts: Vec<String> = std::thread::scope(|scope| {
+        let all: Vec<_> = (0..8)
+            .map(|_| scope.spawn(|| served.seal("race", body())))
+            .collect();
+        all.into_iter()
+            .map(|one| one.join().expect("no panic"))
+            .collect()
+    });
+    for text in &texts {
+        served.opens("race", text);
+    }
+    // Without the right to make keys it is Vault's refusal for a name without a key, and no key is made.
+    let (status, answer) = served.vault_as("wrapper", Method::POST, "encrypt/none", &body());
+    assert_eq!(status, 400, "{answer}");
+    let (status, _) = served.vault_as("wrapper", Method::POST, "encrypt/fresh", &body());
+    assert_eq!(status, 200);
+    let listed = served.vault(Method::GET, "keys?list=true", json!({})).1;
+    assert_eq!(listed["data"]["keys"], json!(["fresh", "many", "race"]));
+    served.drain();
+}
+
+#[test]
+fn a_deleted_key_is_gone_for_clients_and_comes_back_by_the_native_api() {
+    let served = Served::start();
+    let text = served.seal("box", json!({ "plaintext": "eA==" }));
+    let (status, answer) = served.vault(Method::DELETE, "keys/box", json!({}));
+    assert_eq!(status, 400, "{answer}");
+    served.done("keys/box/config", json!({ "deletion_allowed": true }));
+    let shown = served.vault(Method::GET, "keys/box", json!({})).1["data"].clone();
+    assert_eq!(shown["deletion_allowed"], true);
+    for _ in 0..2 {
+        assert_eq!(served.vault(Method::DELETE, "keys/box", json!({})).0, 204);
+        assert_eq!(served.vault(Method::GET, "keys/box", json!({})).0, 404);
+    }
+    assert_eq!(
+        served.vault(Method::GET, "keys?list=true", json!({})).0,
+        404
+    );
+    let opened = json!({ "ciphertext": text });
+    served.refused("decrypt/box", opened);
+    for path in ["keys/box", "encrypt/box"] {
+        let why = served.refused(path, json!({ "plaintext": "eA==" }));
+        assert!(why.contains("ron kms cancel ron/transit.box/"), "{why}");
+    }
+    let native = shown["ron_key"].as_str().expect("a name");
+    let path = format!("/v1/kms/keys/{native}/destroy/cancel");
+    let cancelled = served.post_as(&token("keeper"), &path, b"{}");
+    assert_eq!(cancelled.status, 200);
+    served.opens("box", &text);
+    served.drain();
+}
+
+#[test]
+fn old_versions_are_trimmed_after_the_delay_of_the_native_api() {
+    let served = Served::start();
+    let first = served.seal("box", json!({ "plaintext": "eA==" }));
+    served.done("keys/box/rotate", json!({}));
+    let trim = |to: u32| json!({ "min_available_version": to });
+    let why = served.refused("keys/box/trim", trim(2));
+    assert!(why.contains("min_encryption_version"), "{why}");
+    served.done("keys/box/config", json!({ "min_encryption_version": 2 }));
+    served.refused("keys/box/trim", trim(2));
+    served.opens("box", &first);
+    served.done("keys/box/config", json!({ "min_decryption_version": 2 }));
+    served.refused("keys/box/trim", trim(1));
+    served.refused("keys/box/trim", trim(3));
+    served.refused("keys/box/trim", json!({}));
+    let shown = served.done("keys/box/trim", trim(2));
+    let native = shown["ron_key"].as_str().expect("a name");
+    let path = format!("/v1/kms/keys/{native}");
+    let doc: Value = served
+        .get_as(&token("keeper"), &path)
+        .json()
+        .expect("a document");
+    assert_eq!(doc["trim"]["below_version"], 2, "{doc}");
+    served.refused("keys/box/config", json!({ "min_decryption_version": 1 }));
+    served.drain();
+}
+
+#[test]
+fn a_backup_is_opaque_and_restores_the_key_under_a_free_name() {
+    let served = Served::start();
+    let first = served.seal("box", json!({ "plaintext": "eA==" }));
+    served.done("keys/box/rotate", json!({}));
+    let (status, answer) = served.vault(Method::GET, "backup/box", json!({}));
+    assert_eq!(status, 200, "{answer}");
+    let text = answer["data"]["backup"].as_str().expect("a text");
+    let body = json!({ "backup": text, "force": true });
+    let why = served.refused("restore/box", body.clone());
+    assert!(why.contains("not overwritten"), "{why}");
+    assert_eq!(
+        served.vault(Method::POST, "restore/copy", body.clone()).0,
+        204
+    );
+    served.opens("copy", &first);
+    let head = served.seal("copy", json!({ "plaintext": "eA==" }));
+    assert!(head.starts_with("vault:v2:"), "{head}");
+    served.opens("box", &head);
+    served.refused("restore/other", json!({ "backup": "bm8=" }));
+    served.refused("restore/other", json!({}));
+    assert_eq!(served.vault(Method::GET, "backup/none", json!({})).0, 404);
+    let (status, _) = served.vault_as("wrapper", Method::GET, "backup/box", &json!({}));
+    assert_eq!(status, 403);
+    served.drain();
+}

@@ -1,0 +1,148 @@
+//! Backup and restore of one key with its history, sealed under the store's seal key.
+
+use ron_custody::index::may_use;
+use ron_custody::store::{Backup, BackupError, PlanError};
+use ron_custody::{Cause, Refusal};
+use ron_http::Response;
+use ron_proto::kms::{BackupAnswer, BackupKey, RestoreKey, RotateEvery};
+use ron_proto::values::{Kid, OpId};
+use serde::{Deserialize, Serialize};
+
+use super::plan::Plan;
+use super::{Change, Lifecycle, draft_of, store_down};
+use crate::audit::leaf::Op;
+use crate::work::CallContext;
+use crate::work::key_request::body_hash;
+
+/// A backup, without the receipt of its leaf.
+#[derive(Serialize, Deserialize)]
+struct BackupOutput {
+    key: Kid,
+    head: u32,
+    backup: String,
+}
+
+impl Lifecycle {
+    /// The store is not changed; the answer leaves once its leaf is durable.
+    pub(super) fn backup(&mut self, call: CallContext, kid: &Kid, ask: &BackupKey) {
+        let change = Change {
+            op: Op::Backup,
+            op_id: ask.op_id.unwrap_or_else(|| OpId(self.new_uuid())),
+            body: body_hash(Op::Backup, &kid.to_string(), ask),
+        };
+        let mut draft = draft_of(change, &call).about(kid);
+        draft.counted = self.store.key(kid).is_some();
+        let credits = match self.kms.admit(&call, 1) {
+            Ok(credits) => credits,
+            Err(refusal) => return self.kms.refuse_unlogged(call, &refusal),
+        };
+        let outcome = self.backed_up(&call, kid);
+        if let Ok(made) = &outcome {
+            draft.version = Some(made.head);
+            let hash = ron_crypto::hash::sha256(made.backup.as_bytes());
+            draft.output_sha256 = Some(hex::encode(hash));
+        }
+        let basis = outcome.is_ok().then(|| self.kms.basis(kid)).flatten();
+        self.kms
+            .log_answer(call, (outcome, basis), draft, credits, |answer| {
+                let (made, receipt) = answer?.into_parts();
+                let answer = BackupAnswer {
+                    key: made.key,
+                    head: made.head,
+                    backup: made.backup,
+                    receipt,
+                };
+                Ok(Response::json(200, &answer))
+            });
+    }
+
+    fn backed_up(&mut self, call: &CallContext, kid: &Kid) -> Result<BackupOutput, Refusal> {
+        may_use(&call.caller, kid)?;
+        let head = self.store.known(kid)?.head;
+        let random = self.kms.random.clone();
+        let backup = self.store.backup(kid, random.as_ref());
+        let backup = backup.map_err(|error| match error {
+            BackupError::Refusal(refusal) => refusal,
+            BackupError::Store(error) => {
+                tracing::error!(event = "backup_failed", %error);
+                store_down()
+            }
+        })?;
+        Ok(BackupOutput {
+            key: kid.clone(),
+            head,
+            backup,
+        })
+    }
+
+    pub(super) fn restore(&mut self, call: CallContext, ask: &RestoreKey) {
+        let change = Change {
+            op: Op::Restore,
+            op_id: ask.op_id,
+            body: body_hash(Op::Restore, "", ask),
+        };
+        let backup = match self.store.open_backup(&ask.backup) {
+            Ok(backup) => backup,
+            Err(refusal) => {
+                let draft = draft_of(change, &call);
+                return match self.kms.admit(&call, 1) {
+                    Ok(credits) => self.refuse(call, draft, refusal, credits),
+                    Err(refusal) => self.kms.refuse_unlogged(call, &refusal),
+                };
+            }
+        };
+        let kid = self.restored_name(ask, &backup.facts.key);
+        let ordered = self.perform(call, change, &kid, |this, call| {
+            this.plan_restore(call, &backup, &kid)
+                .map_err(PlanError::from)
+        });
+        debug_assert!(
+            ordered.is_none(),
+            "restored keys are never made by a device"
+        );
+    }
+
+    /// The name that the key had, if the store has no such key: references to it hold then, and so do ciphertexts of HPKE, which
+    /// name it. Otherwise a new one.
+    fn restored_name(&self, ask: &RestoreKey, of: &Kid) -> Kid {
+        let named = Kid {
+            tenant: ask.tenant.clone(),
+            purpose: ask.purpose.clone().unwrap_or_else(|| of.purpose.clone()),
+            ..of.clone()
+        };
+        let is_free =
+            matches!(self.store.known(&named), Err(refusal) if refusal.cause == Cause::NotFound);
+        if is_free && named == *of {
+            return named;
+        }
+        Kid {
+            id: self.new_uuid(),
+            ..named
+        }
+    }
+
+    fn plan_restore(
+        &self,
+        call: &CallContext,
+        backup: &Backup,
+        kid: &Kid,
+    ) -> Result<Plan, Refusal> {
+        let facts = &backup.facts;
+        self.check_new_key(call, kid, &facts.payload)?;
+        // A backup of a key that the caller may not use must not become a key that it may.
+        if may_use(&call.caller, &facts.key).is_err() {
+            return Err(Refusal::new(
+                Cause::Forbidden,
+                "the backup is of a key that you may not use",
+            ));
+        }
+        let planner = self.planner();
+        let change = self.store.restored_key(kid, backup, planner.now)?;
+        let mut plan = Plan::of(change);
+        if let Some(every) = facts.rotate_every {
+            planner.set_rotation(&mut plan.change.meta, RotateEvery::Every(every))?;
+        }
+        plan.context = Some(format!("backup of {}", facts.key));
+        Ok(plan)
+    }
+}
