@@ -6,11 +6,12 @@ use std::time::Duration;
 use ron_http::{HttpClient, Method};
 use ron_kernel::Deadline;
 use ron_proto::kms::{
-    AttestAnswer, AttestRequest, BackupAnswer, BackupKey, CreateKey, DestroyKey, ExportAnswer,
-    ExportKey, ImportKey, IssuerPolicyInForce, KeyChanged, KeyDoc, KeyList, KeyVersionDoc,
-    KeyVersions, PutIssuerPolicy, RandomAnswer, RandomRequest, RestoreKey, RetireKey, RotateAnswer,
-    RotateLogKey, RotateLogKeyAnswer, RotateRequest, SignAnswer, SignBatch, SignBatchAnswer,
-    SignRequest, UpdateKey, VerifyAnswer, VerifyRequest, WrappingKeyDoc,
+    AdoptKey, AttestAnswer, AttestRequest, BackupAnswer, BackupKey, CreateKey, DestroyKey,
+    ExportAnswer, ExportKey, ImportKey, IssuerPolicyInForce, KeyChanged, KeyDoc, KeyList,
+    KeyVersionDoc, KeyVersions, PutIssuerPolicy, RandomAnswer, RandomRequest, RestoreKey,
+    RetireKey, RotateAnswer, RotateLogKey, RotateLogKeyAnswer, RotateRequest, SignAnswer,
+    SignBatch, SignBatchAnswer, SignRequest, UpdateKey, VerifyAnswer, VerifyRequest,
+    WrappingKeyDoc,
 };
 use ron_proto::{Alg, Kid};
 
@@ -219,6 +220,11 @@ impl KmsClient {
         deadline: Deadline,
     ) -> Result<ExportAnswer, ClientError> {
         self.on_key(kid, "export", request, false, deadline)
+    }
+
+    /// Makes a key of an object that a token has already; safe to repeat with the same operation id.
+    pub fn adopt(&self, request: &AdoptKey, deadline: Deadline) -> Result<KeyDoc, ClientError> {
+        self.0.post("/v1/kms/keys/adopt", request, true, deadline)
     }
 
     /// The key with all its versions, sealed under the seal key of its store. Not repeated, because each backup is an

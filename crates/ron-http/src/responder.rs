@@ -98,7 +98,7 @@ impl Responder {
     /// first step is dropped unanswered, the client is answered as it would be without a second one.
     #[must_use]
     pub fn then(self, next: impl FnOnce(Response, Self) + Send + 'static) -> Self {
-        let (ticket, deadline, request_id) = (self.ticket, self.deadline, self.request_id.clone());
+        let (ticket, deadline, request_id) = (self.ticket, self.deadline, self.request_id);
         let step = Step {
             responder: self,
             next: Box::new(next),

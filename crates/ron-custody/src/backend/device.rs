@@ -3,7 +3,7 @@
 use ron_crypto::secret::SecretBytes;
 use ron_kernel::time::{Duration, Instant};
 use ron_kernel::{Deadline, SharedClock};
-use ron_proto::kms::{Bytes, KeyBackend, TpmEvidenceDoc};
+use ron_proto::kms::{Bytes, KeyBackend, TokenObject, TpmEvidenceDoc};
 use ron_proto::values::Alg;
 
 use super::{Attestation, Capabilities};
@@ -151,6 +151,11 @@ pub trait Device: Send + Sync {
 
     /// Makes a key that cannot leave the device. `name` is the label that the device's tools show.
     fn make(&self, _alg: Alg, _name: &str, _: Deadline) -> Result<NewKey, DeviceError> {
+        Err(not_configured(self.kind()))
+    }
+
+    /// Finds a key that is in the device already, and tests it; nothing in the device changes.
+    fn adopt(&self, _: Alg, _: &TokenObject, _: Deadline) -> Result<NewKey, DeviceError> {
         Err(not_configured(self.kind()))
     }
 

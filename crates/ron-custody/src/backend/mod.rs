@@ -16,6 +16,7 @@ mod device;
 mod gate;
 mod metrics;
 mod pkcs11;
+mod pkcs11_adopt;
 mod pkcs11_sign;
 mod pkcs11_wrap;
 mod pooled;
@@ -68,6 +69,8 @@ pub enum Attestation {
     None,
     /// A statement of this service, signed with the key of its audit log.
     Statement,
+    /// A statement too, about a key that somebody else has made in the device: it may have been elsewhere.
+    Adopted,
     /// A certificate of the TPM over the key, and a quote of its platform registers.
     TpmCertify,
 }
@@ -78,6 +81,7 @@ impl Attestation {
         match self {
             Self::None => "none",
             Self::Statement => "statement",
+            Self::Adopted => "adopted",
             Self::TpmCertify => "tpm2-certify",
         }
     }

@@ -6,7 +6,7 @@
 //! The module is loaded once per process. To use several tokens, run one key service for each, because a
 //! module has one login per process.
 
-use ron_proto::kms::KeyBackend;
+use ron_proto::kms::{KeyBackend, TokenObject};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -202,6 +202,7 @@ impl Session for TokenSession {
     const OPS: &'static [&'static str] = &[
         "probe",
         "pkcs11_make",
+        "pkcs11_adopt",
         "pkcs11_sign",
         "pkcs11_destroy",
         "pkcs11_wrap",
@@ -234,6 +235,10 @@ impl Session for TokenSession {
             public
         };
         Ok(NewKey { handle, public })
+    }
+
+    fn adopt(&mut self, alg: Alg, object: &TokenObject) -> Result<NewKey, Fault> {
+        self.adopt_object(alg, object)
     }
 
     /// Destroys the objects with this id; success when there is none.
@@ -290,6 +295,11 @@ impl TokenSession {
             Some(raw) => work(raw, &mut self.objects),
             None => Err(Fault::Gone("the session is closed".into())),
         }
+    }
+
+    /// Forgets the token's handle of this object: the next use looks it up again.
+    pub(super) fn forget(&mut self, Handle(id): &Handle) {
+        self.objects.remove(id);
     }
 
     /// Runs `work` with the key of this handle. The token's handle of its object is remembered; if the token no longer

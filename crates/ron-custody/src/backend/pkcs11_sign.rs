@@ -92,7 +92,7 @@ fn signature(
     signed.map_err(fault)
 }
 
-fn not_here(alg: Alg) -> Fault {
+pub(super) fn not_here(alg: Alg) -> Fault {
     Fault::Unsupported(format!("{alg} in a PKCS#11 token"))
 }
 
@@ -160,7 +160,7 @@ fn generate(
 }
 
 /// The public half of a pair that was made.
-fn read_public(raw: &Raw, alg: Alg, public: ObjectHandle) -> Result<PublicKey, Fault> {
+pub(super) fn read_public(raw: &Raw, alg: Alg, public: ObjectHandle) -> Result<PublicKey, Fault> {
     let asked: &[AttributeType] = if alg.is_rsa() {
         &[AttributeType::Modulus, AttributeType::PublicExponent]
     } else {

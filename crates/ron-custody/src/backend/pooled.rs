@@ -3,7 +3,7 @@
 
 use ron_crypto::secret::SecretBytes;
 use ron_kernel::{Deadline, SharedRandom};
-use ron_proto::kms::KeyBackend;
+use ron_proto::kms::{KeyBackend, TokenObject};
 use ron_proto::values::Alg;
 
 use super::session_pool::{Session, SessionPool};
@@ -38,6 +38,17 @@ impl<S: Session> Device for PooledDevice<S> {
         let name = name.to_owned();
         let make = move |session: &mut S| session.make(alg, id, &name, deadline);
         self.pool.run("make", deadline, make)
+    }
+
+    fn adopt(
+        &self,
+        alg: Alg,
+        object: &TokenObject,
+        deadline: Deadline,
+    ) -> Result<NewKey, DeviceError> {
+        let object = object.clone();
+        let adopt = move |session: &mut S| session.adopt(alg, &object);
+        self.pool.run("adopt", deadline, adopt)
     }
 
     fn destroy(&self, handle: &Handle, deadline: Deadline) -> Result<(), DeviceError> {

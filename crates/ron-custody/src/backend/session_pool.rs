@@ -12,7 +12,7 @@
 //! device that is unavailable. A refused PIN is not tried again until a reload, because tokens lock themselves after a
 //! few wrong PINs.
 
-use ron_proto::kms::KeyBackend;
+use ron_proto::kms::{KeyBackend, TokenObject};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -75,6 +75,11 @@ pub trait Session: Sized + 'static {
     /// Makes a key and tests it once. `id` is unique, for devices that do not name keys themselves.
     fn make(&mut self, _: Alg, _id: [u8; 16], _name: &str, _: Deadline) -> Result<NewKey, Fault> {
         Err(Fault::Unsupported("making keys".into()))
+    }
+
+    /// The key that is in the device already under this name, after a test.
+    fn adopt(&mut self, _: Alg, _: &TokenObject) -> Result<NewKey, Fault> {
+        Err(Fault::Unsupported("adopting keys".into()))
     }
 
     fn destroy(&mut self, _: &Handle, _: Deadline) -> Result<(), Fault> {

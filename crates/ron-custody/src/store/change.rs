@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ron_crypto::secret::SecretBytes;
-use ron_proto::kms::{KeyBackend, PayloadPolicy};
+use ron_proto::kms::{KeyBackend, PayloadPolicy, TokenObject};
 use ron_proto::values::{Kid, Timestamp};
 
 use super::KeyStore;
@@ -19,6 +19,8 @@ pub struct Order {
     pub kid: Kid,
     pub number: u32,
     pub backend: KeyBackend,
+    /// The object that is taken in place of a new one.
+    pub adopt: Option<TokenObject>,
 }
 
 /// Why a change cannot be planned.
@@ -100,10 +102,27 @@ impl KeyStore {
         payload: PayloadPolicy,
         now: Timestamp,
     ) -> Result<Change, PlanError> {
-        let new = self.generate(kid, backend, 1, now)?;
+        let new = self.generate(kid, backend, (1, None), now)?;
         Ok(Change {
             new: Some(new),
             ..Change::of(kid, Meta::new(now, backend, payload))
+        })
+    }
+
+    /// A change that makes a key of an object that a device has already; nothing is stored yet.
+    pub fn adopted_key(
+        &self,
+        kid: &Kid,
+        (backend, object): (KeyBackend, &TokenObject),
+        payload: PayloadPolicy,
+        now: Timestamp,
+    ) -> Result<Change, PlanError> {
+        let new = self.generate(kid, backend, (1, Some(object)), now)?;
+        let mut meta = Meta::new(now, backend, payload);
+        meta.adopted = true;
+        Ok(Change {
+            new: Some(new),
+            ..Change::of(kid, meta)
         })
     }
 
@@ -142,7 +161,7 @@ impl KeyStore {
         let meta = self.known(kid)?;
         let next = meta.head.checked_add(1);
         let next = next.ok_or_else(|| Refusal::new(Cause::Unsupported, "no version is left"))?;
-        self.generate(kid, meta.backend(self.backends.local()), next, now)
+        self.generate(kid, meta.backend(self.backends.local()), (next, None), now)
     }
 
     /// The metadata of a key, or the refusal `not_found` or, for damaged metadata, `quarantined`.
@@ -158,7 +177,7 @@ impl KeyStore {
         &self,
         kid: &Kid,
         backend: KeyBackend,
-        number: u32,
+        (number, adopt): (u32, Option<&TokenObject>),
         now: Timestamp,
     ) -> Result<NewVersion, PlanError> {
         self.backends.check(backend, kid.alg)?;
@@ -167,7 +186,13 @@ impl KeyStore {
             let public = secret.public();
             return Ok(self.seal_version(kid, number, now, (Custody::Local(secret), public, &raw)));
         }
-        match self.made_key(kid, backend, number)? {
+        let order = Order {
+            kid: kid.clone(),
+            number,
+            backend,
+            adopt: adopt.cloned(),
+        };
+        match self.made_key(order)? {
             MadeKey::Device(key) => {
                 let raw = SecretBytes::from_slice(&key.handle.0);
                 let public = key.public.clone();
@@ -182,12 +207,7 @@ impl KeyStore {
     }
 
     /// The key that was made for this version, or the order to make it.
-    fn made_key(&self, kid: &Kid, backend: KeyBackend, number: u32) -> Result<MadeKey, PlanError> {
-        let order = Order {
-            kid: kid.clone(),
-            number,
-            backend,
-        };
+    fn made_key(&self, order: Order) -> Result<MadeKey, PlanError> {
         match &self.made {
             Some((made, key)) if *made == order => Ok(key.clone()?),
             _ => Err(PlanError::KeyMissing(order)),

@@ -17,7 +17,7 @@ use super::db::{bytes, number, optional, unsigned};
 use super::part::{KEYS, Part, VERSIONS_AFTER};
 use super::seal::{RecordName, SealError, Sealer, Trust, refuse};
 use crate::Refusal;
-use crate::backend::{Backends, Custody, Device, DeviceKey, Handle, SecretHalf};
+use crate::backend::{Attestation, Backends, Custody, Device, DeviceKey, Handle, SecretHalf};
 use crate::index::{Key, Version};
 use crate::index::{Rotation, Trim, Waiting};
 use crate::keys::PublicKey;
@@ -27,6 +27,9 @@ use crate::keys::PublicKey;
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct Meta {
+    /// Whether its first version was in the device before it was a key here.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub adopted: bool,
     /// The device that holds the key; absent for local keys.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend: Option<KeyBackend>,
@@ -82,6 +85,7 @@ pub struct Meta {
     pub waiting: Option<Waiting>,
 }
 
+#[allow(clippy::trivially_copy_pass_by_ref)] // as serde calls it
 fn is_zero(number: &u32) -> bool {
     *number == 0
 }
@@ -90,6 +94,7 @@ impl Meta {
     /// The metadata of a new key.
     pub fn new(created: Timestamp, backend: KeyBackend, payload: PayloadPolicy) -> Self {
         Self {
+            adopted: false,
             backend: (!backend.is_local()).then_some(backend),
             created,
             deletion_allowed: false,
@@ -286,7 +291,11 @@ impl Record {
                 self.secrets.clone()
             },
             backend,
-            attestation: backends.attestation(backend),
+            attestation: if meta.adopted {
+                Attestation::Adopted
+            } else {
+                backends.attestation(backend)
+            },
             versions,
         })
     }

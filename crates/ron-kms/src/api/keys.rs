@@ -7,8 +7,9 @@ use ron_custody::Refusal;
 use ron_custody::index::{Key, may_use};
 use ron_http::{Method, Principal, Request, Response, Route};
 use ron_proto::kms::{
-    CreateKey, DestroyKey, KeyChanged, KeyDoc, KeyList, KeyState, KeyVersions, QuarantinedKey,
-    QuarantinedState, RetireKey, RotateLogKey, RotateLogKeyAnswer, RotateRequest, UpdateKey,
+    AdoptKey, CreateKey, DestroyKey, KeyChanged, KeyDoc, KeyList, KeyState, KeyVersions,
+    QuarantinedKey, QuarantinedState, RetireKey, RotateLogKey, RotateLogKeyAnswer, RotateRequest,
+    UpdateKey,
 };
 use ron_proto::problem::Problem;
 use ron_proto::scope;
@@ -33,12 +34,17 @@ const DESTROY: &str = "/v1/kms/keys/{tenant}/{purpose}/{alg}/{id}/destroy";
 const CANCEL: &str = "/v1/kms/keys/{tenant}/{purpose}/{alg}/{id}/destroy/cancel";
 
 /// The routes of this file.
-pub fn routes(kms: &Arc<Kms>) -> [Route; 10] {
+pub fn routes(kms: &Arc<Kms>) -> [Route; 11] {
     [
         store_route(kms, KEYS, scope::KMS_CREATE, |call, body: CreateKey| {
             StoreJob::Create(call, Box::new(body))
         })
         .summary("Make a key; idempotent by op_id for 24 hours")
+        .returns::<KeyDoc>(201),
+        store_route(kms, "/v1/kms/keys/adopt", scope::KMS_ADMIN, |call, body: AdoptKey| {
+            StoreJob::Adopt(call, Box::new(body))
+        })
+        .summary("Make a key of an object that a PKCS#11 token has already; idempotent by op_id for 24 hours")
         .returns::<KeyDoc>(201),
         route(kms, (Method::GET, KEYS), scope::KMS_READ, list)
             .summary("The caller's keys, ordered by name, without their versions")

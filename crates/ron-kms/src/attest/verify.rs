@@ -71,7 +71,11 @@ pub fn verify(certificate: &BirthCertificate, expect: &Expect) -> Result<Birth, 
     if !verify_ed25519_strict(log.public(), &statement_bytes(statement), signature) {
         return Err("the statement is not signed with the key of the audit log".into());
     }
-    if evidence.class != class_of(statement.backend) {
+    let class = match (statement.adopted, statement.backend) {
+        (true, KeyBackend::Pkcs11) => Attestation::Adopted.as_str(),
+        (_, backend) => class_of(backend),
+    };
+    if evidence.class != class {
         return Err("the class of the evidence is not that of the key's backend".into());
     }
     let (log_size, imported) = check_birth(certificate, &log)?;

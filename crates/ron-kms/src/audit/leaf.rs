@@ -58,6 +58,8 @@ operations! {
     ForgetAnswers = "forget_answers" false,
     /// A key was made.
     Create = "create" true,
+    /// An object of a device became a key; `context` names it.
+    Adopt = "adopt" true,
     /// A key was imported.
     Import = "import" true,
     /// A key got a new head.
@@ -133,7 +135,12 @@ impl Op {
     pub const fn makes_version(self) -> bool {
         matches!(
             self,
-            Self::Create | Self::Import | Self::Rotate | Self::Publish
+            Self::Create
+                | Self::Adopt
+                | Self::Import
+                | Self::Restore
+                | Self::Rotate
+                | Self::Publish
         )
     }
 }

@@ -2,7 +2,7 @@
 //! it holds.
 
 use ron_crypto::hash::sha256;
-use ron_custody::backend::{Custody, TpmEvidence};
+use ron_custody::backend::{Attestation, Custody, TpmEvidence};
 use ron_custody::index::{Key, Version};
 use ron_custody::keys::SecretKey;
 use ron_custody::{Cause, Refusal};
@@ -139,6 +139,7 @@ impl Kms {
             version: version.number,
             public_key: Bytes(version.public.raw().to_vec()),
             backend: key.backend,
+            adopted: key.attestation == Attestation::Adopted,
             exportable: key.exportable,
             payload: key.payload.clone(),
             created: version.created,

@@ -142,7 +142,10 @@ impl Kms {
         let longest = if alg.is_rsa() { RSA_WAIT } else { MAKE_WAIT };
         let until = deadline.earlier(Deadline::within(longest));
         let name = format!("{}#v{}", order.kid, order.number);
-        let made = device.make(alg, &name, until)?;
+        let made = match &order.adopt {
+            Some(object) => device.adopt(alg, object, until)?,
+            None => device.make(alg, &name, until)?,
+        };
         Ok(MadeKey::Device(DeviceKey {
             device,
             handle: made.handle,

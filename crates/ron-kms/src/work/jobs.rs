@@ -3,7 +3,7 @@
 use ron_custody::Refusal;
 use ron_custody::backend::{DeviceKey, Handle};
 use ron_custody::store::{MadeKey, Order};
-use ron_proto::kms::CreateKey;
+use ron_proto::kms::{AdoptKey, CreateKey};
 use ron_proto::values::Kid;
 
 use super::key_request::KeyRequest;
@@ -30,6 +30,8 @@ pub struct DeferredChange {
 pub enum DeferredKind {
     /// `POST /keys`.
     Create(Box<CreateKey>),
+    /// `POST /keys/adopt`.
+    Adopt(Box<AdoptKey>),
     /// A change of a key.
     Change(KeyRequest),
     Due,

@@ -36,7 +36,9 @@ use ron_kernel::{
     SharedClock, SharedRandom, Snapshot, ThreadCtx,
 };
 use ron_proto::Problem;
-use ron_proto::kms::{BackupKey, CreateKey, ExportKey, ImportKey, RestoreKey, RotateLogKey};
+use ron_proto::kms::{
+    AdoptKey, BackupKey, CreateKey, ExportKey, ImportKey, RestoreKey, RotateLogKey,
+};
 use ron_proto::values::{Kid, Tenant};
 use ron_tlog::append::LogReader;
 
@@ -141,6 +143,8 @@ pub struct SignJob {
 pub enum StoreJob {
     /// `POST /keys`.
     Create(CallContext, Box<CreateKey>),
+    /// `POST /keys/adopt`.
+    Adopt(CallContext, Box<AdoptKey>),
     /// A change of a key.
     Change(CallContext, Kid, KeyRequest),
     /// `POST /keys/import`.
@@ -265,6 +269,7 @@ impl Kms {
     pub fn refuse_store_job(&self, job: StoreJob, refusal: Refusal) {
         match job {
             StoreJob::Create(call, _)
+            | StoreJob::Adopt(call, _)
             | StoreJob::Change(call, ..)
             | StoreJob::Import(call, _)
             | StoreJob::Export(call, ..)
@@ -280,7 +285,7 @@ impl Kms {
             StoreJob::Due(_) | StoreJob::KeyDestroyed(..) => {} // still due: the scheduler sends it again
             StoreJob::KeyMade(job) => {
                 // The device has made a key that no change will use now.
-                if let Ok(MadeKey::Device(key)) = job.made {
+                if let (Ok(MadeKey::Device(key)), None) = (job.made, &job.order.adopt) {
                     self.discard(key);
                 }
                 self.refuse_unlogged(job.waiting.call, &refusal);

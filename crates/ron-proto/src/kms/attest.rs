@@ -45,6 +45,9 @@ pub struct Statement {
     pub public_key: Bytes,
     /// Backend that keeps the key.
     pub backend: KeyBackend,
+    /// Whether the key was in the device before the service knew it; absent when not.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub adopted: bool,
     /// Whether the key may be exported in wrapped form.
     pub exportable: bool,
     /// What the key may sign.

@@ -33,6 +33,44 @@ pub struct CreateKey {
     pub op_id: OpId,
 }
 
+/// `POST /keys/adopt`: make a key of an object that a PKCS#11 token has already.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AdoptKey {
+    /// Must be the caller's tenant.
+    pub tenant: Tenant,
+    /// Purpose of the key.
+    pub purpose: Purpose,
+    /// Algorithm of the object.
+    pub alg: Alg,
+    /// The object: its private key, and its public key under the same `CKA_ID`; or its AES key.
+    pub object: TokenObject,
+    /// What the key may sign; `any` when absent.
+    #[serde(default)]
+    pub payload: PayloadPolicy,
+    /// Idempotency key: a repetition with the same body returns the same key for 24 hours.
+    pub op_id: OpId,
+}
+
+/// The name of an object in a token. It must name one object of its class.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum TokenObject {
+    /// Its `CKA_LABEL`.
+    Label(String),
+    /// Its `CKA_ID`, in hex.
+    Id(String),
+}
+
+impl std::fmt::Display for TokenObject {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Label(label) => write!(out, "label {label}"),
+            Self::Id(id) => write!(out, "id {id}"),
+        }
+    }
+}
+
 /// Backend that keeps a key. One that is not configured is rejected with `unsupported`.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -155,7 +193,8 @@ pub struct KeyDoc {
     /// Backend that keeps the key: a name of [`KeyBackend`].
     pub backend: String,
     /// What can be proven about where the key is kept: `none` for keys of the service's own store,
-    /// `statement` for a PKCS#11 token, `tpm2-certify` for a TPM.
+    /// `statement` for a PKCS#11 token, `adopted` for an object of a token that others made,
+    /// `tpm2-certify` for a TPM.
     pub attestation: String,
     /// Whether the key may be exported in wrapped form.
     pub exportable: bool,
@@ -224,6 +263,7 @@ pub struct KeyVersionDoc {
     pub damaged: bool,
 }
 
+#[allow(clippy::trivially_copy_pass_by_ref)] // as serde calls it
 fn is_zero(number: &u32) -> bool {
     *number == 0
 }

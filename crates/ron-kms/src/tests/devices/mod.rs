@@ -6,6 +6,7 @@
 
 #![allow(clippy::disallowed_methods)] // tests start programs and wait for them
 
+mod adopt;
 mod custody;
 #[cfg(feature = "tpm")]
 mod differential;

@@ -14,7 +14,7 @@ use super::{in_backend, in_child, openssl_agrees, run, until, var};
 
 pub const MODULE: &str = "/usr/lib/softhsm/libsofthsm2.so";
 const LABEL: &str = "ron";
-const PIN: &str = "648219";
+pub const PIN: &str = "648219";
 
 /// Makes a token in `dir`; returns the environment variables with which a process finds it.
 pub fn token(dir: &Path) -> Vec<(String, String)> {
@@ -94,7 +94,7 @@ pub fn flags(dir: &Path, module: &str) -> Vec<(String, String)> {
     .to_vec()
 }
 
-fn rig(dir: &Path, module: &str) -> Rig {
+pub fn rig(dir: &Path, module: &str) -> Rig {
     let flags = flags(dir, module);
     let flags: Vec<_> = flags
         .iter()
@@ -103,7 +103,7 @@ fn rig(dir: &Path, module: &str) -> Rig {
     Rig::start(settings(&flags), None).expect("starts")
 }
 
-fn home() -> PathBuf {
+pub fn home() -> PathBuf {
     PathBuf::from(var("RON_DIR"))
 }
 

@@ -38,7 +38,7 @@ impl Answer {
 
 /// Whether the operation makes a key: it is answered with 201 and the key's document.
 pub const fn makes_key(op: Op) -> bool {
-    matches!(op, Op::Create | Op::Import | Op::Restore)
+    matches!(op, Op::Create | Op::Adopt | Op::Import | Op::Restore)
 }
 
 /// What the store keeps of an answer: the fields of the key's document that later changes can change. The others are

@@ -102,12 +102,14 @@ impl Lifecycle {
         let local = order.backend.is_local().then(|| kid.tenant.clone());
         self.end_making(local.as_ref());
         let held = match &made {
-            Ok(MadeKey::Device(key)) => Some(key.clone()),
-            Ok(MadeKey::Local(_)) | Err(_) => None,
+            // An adopted object is not this service's to destroy.
+            Ok(MadeKey::Device(key)) if order.adopt.is_none() => Some(key.clone()),
+            Ok(_) | Err(_) => None,
         };
         self.store.set_made(Some((order.clone(), made)));
         match what {
             DeferredKind::Create(request) => self.create_as(call, request, kid.clone()),
+            DeferredKind::Adopt(request) => self.adopt_as(call, request, kid.clone()),
             DeferredKind::Change(request) => self.change_key(call, &kid, request),
             DeferredKind::Due => self.due(&kid),
         }

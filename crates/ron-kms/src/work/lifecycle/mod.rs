@@ -5,6 +5,7 @@
 //! transaction (with the leaf in the outbox) -> leaf durable -> marked complete in the store -> snapshot
 //! swapped -> answer. After a crash in between, the next start completes the change from the outbox.
 
+mod adopt;
 mod backup;
 mod checkpoint;
 pub mod complete;
@@ -129,6 +130,7 @@ impl Lifecycle {
         match job {
             StoreJob::Refresh => {} // it was read before the job
             StoreJob::Create(call, request) => self.create(call, request),
+            StoreJob::Adopt(call, request) => self.adopt(call, request),
             StoreJob::Change(call, kid, request) => self.change_key(call, &kid, request),
             StoreJob::Import(call, request) => self.import(call, &request),
             StoreJob::Export(call, kid, request) => self.export(call, &kid, &request),

@@ -213,6 +213,10 @@ impl Planner<'_> {
                 ),
             ));
         }
+        if meta.adopted {
+            let detail = "an adopted object is destroyed by those who made it, with the device's own tools; retire the key";
+            return Err(Refusal::new(Cause::Unsupported, detail));
+        }
         let usual_ms = usual.as_millis() as u64;
         let delay_ms = ask.delay.map_or(usual_ms, Period::as_ms);
         if u128::from(delay_ms) < least.as_millis() {
