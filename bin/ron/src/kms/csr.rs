@@ -10,13 +10,13 @@ use rcgen::{
     PKCS_ED25519, PKCS_RSA_SHA256, PublicKeyData, SanType, SignatureAlgorithm, SigningKey,
 };
 use ron_client::KmsClient;
-use ron_crypto::Hashed;
 use ron_crypto::ecdsa::to_der;
-use ron_custody::keys::{curve_of, sha2_of};
-use ron_proto::kms::{HashAlg, PayloadPolicy, Prehash, Scheme, SignRequest};
+use ron_custody::keys::curve_of;
+use ron_proto::kms::{KeyDoc, Scheme};
 use ron_proto::{Alg, Kid};
 
-use super::{deadline, explain, op_id};
+use super::ssh::signature_of;
+use super::{deadline, explain};
 use crate::layout::write_atomic;
 
 #[derive(Args)]
@@ -75,39 +75,23 @@ fn subject(text: &str) -> Result<Subject, String> {
 /// The head of a key, as rcgen signs with it.
 struct RemoteKey<'a> {
     kms: &'a KmsClient,
-    key: &'a Kid,
-    version: u32,
+    doc: &'a KeyDoc,
     public: &'a [u8],
     algorithm: &'static SignatureAlgorithm,
-    /// How an RSA key signs, which has a choice that the request names.
-    scheme: Option<Scheme>,
-    payload: &'a PayloadPolicy,
     /// Why the KMS made no signature: rcgen's error has no text.
     failed: RefCell<Option<String>>,
 }
 
 impl RemoteKey<'_> {
     fn signature(&self, message: &[u8]) -> Result<Vec<u8>, String> {
-        let request = match self.payload {
-            PayloadPolicy::Prehash => {
-                let scheme = self.scheme.or_else(|| Scheme::usual(self.key.alg));
-                let by = scheme.map_or(HashAlg::Sha256, Scheme::hash);
-                let hash = Hashed::of(sha2_of(by), message);
-                SignRequest::prehash(self.key.clone(), Prehash::new(by, hash.as_bytes()))
-            }
-            _ => SignRequest::message(self.key.clone(), message),
-        };
-        let request = SignRequest {
-            version: Some(self.version),
-            scheme: self.scheme,
-            op_id: Some(op_id(None)),
-            context: Some("certificate signing request".to_owned()),
-            ..request
-        };
-        let answer = explain(self.kms.sign(&request, deadline()))?;
-        let signature = answer.signatures.first().ok_or("no signature came back")?;
+        let signature = signature_of(
+            self.kms,
+            self.doc,
+            message,
+            (Scheme::RsaPkcs1Sha256, "certificate signing request"),
+        )?;
         let raw = signature.signature.as_slice();
-        Ok(match curve_of(self.key.alg) {
+        Ok(match curve_of(self.doc.key.alg) {
             Some(_) => to_der(raw),
             None => raw.to_vec(),
         })
@@ -134,11 +118,11 @@ impl SigningKey for RemoteKey<'_> {
 }
 
 pub fn run(kms: &KmsClient, ask: &CsrArgs) -> Result<(), String> {
-    let (algorithm, scheme) = match ask.key.alg {
-        Alg::Ed25519 => (&PKCS_ED25519, None),
-        Alg::EcdsaP256 => (&PKCS_ECDSA_P256_SHA256, None),
-        Alg::EcdsaP384 => (&PKCS_ECDSA_P384_SHA384, None),
-        alg if alg.is_rsa() => (&PKCS_RSA_SHA256, Some(Scheme::RsaPkcs1Sha256)),
+    let algorithm = match ask.key.alg {
+        Alg::Ed25519 => &PKCS_ED25519,
+        Alg::EcdsaP256 => &PKCS_ECDSA_P256_SHA256,
+        Alg::EcdsaP384 => &PKCS_ECDSA_P384_SHA384,
+        alg if alg.is_rsa() => &PKCS_RSA_SHA256,
         alg => {
             return Err(format!(
                 "certificate authorities take no keys of {alg}; make one of ed25519, ecdsa-p256, ecdsa-p384 or RSA"
@@ -166,12 +150,9 @@ pub fn run(kms: &KmsClient, ask: &CsrArgs) -> Result<(), String> {
         .ok_or("the KMS shows no head of the key")?;
     let key = RemoteKey {
         kms,
-        key: &ask.key,
-        version: doc.head,
+        doc: &doc,
         public: head.public_key.as_slice(),
         algorithm,
-        scheme,
-        payload: &doc.payload,
         failed: RefCell::default(),
     };
     let request = params.serialize_request(&key).map_err(|error| {

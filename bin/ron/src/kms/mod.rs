@@ -6,6 +6,7 @@ mod csr;
 mod migrate;
 mod show;
 mod sign;
+mod ssh;
 mod transfer;
 
 use std::path::{Path, PathBuf};
@@ -15,8 +16,8 @@ use clap::{Args, Subcommand};
 use ron_client::{ClientError, Credential, KmsClient};
 use ron_kernel::{Deadline, OsRandom};
 use ron_proto::kms::{
-    CreateKey, DestroyKey, KeyBackend, KeyDoc, KeyList, KeyVersionDoc, PayloadPolicy, Period,
-    RetireKey, RotateEvery, RotateRequest, UpdateKey,
+    AdoptKey, CreateKey, DestroyKey, KeyBackend, KeyDoc, KeyList, KeyVersionDoc, PayloadPolicy,
+    Period, RetireKey, RotateEvery, RotateRequest, TokenObject, UpdateKey,
 };
 use ron_proto::{Alg, Kid, OpId, Purpose, Tenant};
 
@@ -52,6 +53,8 @@ pub struct KmsArgs {
 enum Command {
     /// Make a key and print its name.
     Create(CreateArgs),
+    /// Make a key of an object that a PKCS#11 token has already.
+    Adopt(AdoptArgs),
     /// List keys, by name.
     List(ListArgs),
     /// Show a key, or print its public key.
@@ -64,6 +67,8 @@ enum Command {
     /// Sign and print the signature (base64url; two lines for a hybrid key).
     #[command(disable_version_flag = true)]
     Sign(sign::SignArgs),
+    /// Sign files in the form of OpenSSH, as ssh-keygen -Y sign does; also for git.
+    SshSign(ssh::SshSignArgs),
     /// Make a certificate signing request (PKCS#10) for a key.
     Csr(csr::CsrArgs),
     /// Check signatures; the exit code says whether they are valid.
@@ -130,6 +135,32 @@ struct CreateArgs {
 }
 
 #[derive(Args)]
+#[group(id = "object", required = true, multiple = false, args = ["label", "id"])]
+struct AdoptArgs {
+    /// Label of the object (CKA_LABEL).
+    #[arg(long)]
+    label: Option<String>,
+    /// Id of the object (CKA_ID), in hex.
+    #[arg(long)]
+    id: Option<String>,
+    /// Tenant of the key; must be the caller's.
+    #[arg(long, default_value = "ron")]
+    tenant: Tenant,
+    /// Purpose of the key.
+    #[arg(long)]
+    purpose: Purpose,
+    /// Algorithm of the object: ed25519, ecdsa-p256, ecdsa-p384, RSA or aes256-kwp.
+    #[arg(long)]
+    alg: Alg,
+    /// Payload policy, as for `create`.
+    #[arg(long, default_value = "any", value_parser = payload)]
+    payload: PayloadPolicy,
+    /// Idempotency id: the same id and request makes no second key.
+    #[arg(long)]
+    op_id: Option<OpId>,
+}
+
+#[derive(Args)]
 struct ListArgs {
     /// List only keys of this purpose.
     #[arg(long)]
@@ -147,7 +178,7 @@ struct GetArgs {
     /// Key, as tenant/purpose/algorithm/uuid.
     key: Kid,
     /// Print the public key of one version in this form instead.
-    #[arg(long, value_parser = ["raw", "pem", "jwk"])]
+    #[arg(long, value_parser = ["raw", "pem", "jwk", "ssh"])]
     public: Option<String>,
     /// Version of the key; the head when absent.
     #[arg(long, requires = "public")]
@@ -237,6 +268,7 @@ pub fn run(args: KmsArgs) -> Result<(), String> {
     let json = args.json;
     // Commands that need no KMS, or find it themselves.
     let command = match args.command {
+        Command::SshSign(ask) if !ask.signs() => return ask.pass_on(),
         Command::Recipient(new) => return transfer::recipient(&new),
         Command::Open(open) => return transfer::open(&open),
         Command::Migrate(migrate) => return migrate::run(&migrate, args.data_dir.as_deref()),
@@ -252,6 +284,18 @@ pub fn run(args: KmsArgs) -> Result<(), String> {
     )?;
     match command {
         Command::Create(new) => create(&kms, new, json),
+        Command::Adopt(ask) => {
+            let object = ask.label.map(TokenObject::Label);
+            let request = AdoptKey {
+                tenant: ask.tenant,
+                purpose: ask.purpose,
+                alg: ask.alg,
+                object: object.unwrap_or_else(|| TokenObject::Id(ask.id.unwrap_or_default())),
+                payload: ask.payload,
+                op_id: op_id(ask.op_id),
+            };
+            show::made(&explain(kms.adopt(&request, deadline()))?, json)
+        }
         Command::List(list) => list_keys(&kms, &list, json),
         Command::Get(ask) => get(&kms, &ask, json),
         Command::Rotate(ask) => rotate(&kms, ask, json),
@@ -285,6 +329,7 @@ pub fn run(args: KmsArgs) -> Result<(), String> {
             show::changed(&explain(kms.destroy(&ask.key, &request, deadline()))?, json)
         }
         Command::Sign(ask) => sign::sign(&kms, ask, json),
+        Command::SshSign(ask) => ssh::sign(&kms, &ask),
         Command::Csr(ask) => csr::run(&kms, &ask),
         Command::Verify(ask) => sign::verify(&kms, ask, json),
         Command::Import(ask) => transfer::import(&kms, &ask, json),
@@ -444,5 +489,9 @@ fn get(kms: &KmsClient, ask: &GetArgs, json: bool) -> Result<(), String> {
     let page = explain(kms.versions(&ask.key, one, deadline()))?;
     let version = page.versions.iter().find(|v| v.version == number);
     let version = version.ok_or_else(|| format!("the key has no version {number}"))?;
+    if form == "ssh" {
+        println!("{}", ssh::public_line(&ask.key, version)?);
+        return Ok(());
+    }
     show::public(version, ask.key.alg, form)
 }
