@@ -69,6 +69,7 @@ mod sdk;
 mod secrets_in_memory;
 mod separate;
 mod series;
+mod ssh_sign;
 mod stolen_issuer;
 mod taken_port;
 mod tenant_walk;
