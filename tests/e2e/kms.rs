@@ -182,6 +182,7 @@ fn import(kms: &Kms, client: &KmsClient, secret: &SecretBytes) -> KeyDoc {
         payload: PayloadPolicy::Any,
         exportable: false,
         rotate_every: None,
+        into: None,
         wrapping_key: to.id,
         wrapped: Bytes(wrapped.unwrap()),
         op_id: op_id(),

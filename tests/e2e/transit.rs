@@ -41,7 +41,7 @@ fn hvac_works_without_change() {
     assert_eq!(count("unwrap", OK), 50 + 2 + 2 + 1);
     assert_eq!(count("unwrap", "ciphertext_refused"), 2);
     assert_eq!(count("unwrap", "bad_request"), 1);
-    assert_eq!(count("update", OK), 2);
+    assert_eq!(count("update", OK), 3);
     assert_eq!(count("destroy", OK), 2);
     assert_eq!([count("backup", OK), count("restore", OK)], [1, 1]);
     assert_eq!(count("rewrap", OK), 1);

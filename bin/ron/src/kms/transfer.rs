@@ -165,6 +165,7 @@ pub fn import(kms: &KmsClient, args: &ImportArgs, json: bool) -> Result<(), Stri
         payload: args.payload.clone(),
         exportable: args.exportable,
         rotate_every: args.rotate_every,
+        into: None,
         wrapping_key: to.id,
         wrapped,
         op_id: op_id(args.op_id),
@@ -283,7 +284,7 @@ fn read_private_key(path: &Path, alg: Alg) -> Result<SecretBytes, String> {
     };
     let der = der.map_err(|e| format!("{}: {e}", path.display()))?;
     match alg {
-        _ if alg.is_ecdsa() || alg.is_rsa() => Ok(der),
+        _ if alg.is_ecdsa() || alg.is_rsa() || alg.is_oaep() => Ok(der),
         // RFC 8410: the seed ends the document, after a fixed prefix of 16 bytes.
         Alg::Ed25519 if der.len() == 48 && der.expose()[..16] == ED25519_FRONT => {
             Ok(SecretBytes::from_slice(&der.expose()[16..]))

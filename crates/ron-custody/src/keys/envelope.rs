@@ -3,12 +3,13 @@
 //! ```text
 //! 0      format, 1
 //! 1      algorithm: 1 aes256-gcm, 2 aes256-kwp, 3 x25519-hkdf-aes256-gcm, 4 x25519+ml-kem-768, 5 aes128-gcm,
-//!        6 chacha20-poly1305
+//!        6 chacha20-poly1305, 7 rsa-oaep-2048, 8 rsa-oaep-3072, 9 rsa-oaep-4096
 //! 2..6   key version, big-endian
 //! 6..    1, 5: nonce 12 | ciphertext | tag 16      AES-GCM (NIST SP 800-38D), aad as given
 //!        6: nonce 12 | ciphertext | tag 16         ChaCha20-Poly1305 (RFC 8439), aad as given
 //!        2: RFC 5649 output                        binds no aad
 //!        3: share 32 | ciphertext | tag 16         HPKE base mode (RFC 9180), DHKEM(X25519)
+//!        7, 8, 9: as long as the modulus          RSAES-OAEP (RFC 8017), SHA-256, aad as the label
 //!        4: share 1120 | ciphertext | tag 16       HPKE base mode, X-Wing
 //! ```
 //! The HPKE `info` is `ron-kms/v1/wrap`, a zero byte, and `key#vN`: a holder of the public key can
@@ -16,14 +17,14 @@
 //! or version selects another key, under which the body does not decrypt. `docs/formats/envelope.md` has an
 //! example of each.
 
-use ron_crypto::hpke;
 use ron_crypto::secret::{Secret32, SecretBytes};
 use ron_crypto::wrap::{WRAP_MAX, unwrap_aes256_kwp, wrap_aes256_kwp};
+use ron_crypto::{hpke, oaep};
 use ron_kernel::Random;
 use ron_proto::kms::{AAD_BYTES_MAX, WRAP_BYTES_MAX};
 use ron_proto::values::{Alg, Kid};
 
-use super::{PublicKey, SecretKey, aead_of};
+use super::{PublicKey, SecretKey, aead_of, oaep_size_of};
 use crate::{Cause, Refusal};
 
 /// Bytes of the header, in front of the algorithm's output.
@@ -44,6 +45,9 @@ const fn code(alg: Alg) -> Option<u8> {
         Alg::X25519MlKem768 => Some(4),
         Alg::Aes128Gcm => Some(5),
         Alg::ChaCha20Poly1305 => Some(6),
+        Alg::RsaOaep2048 => Some(7),
+        Alg::RsaOaep3072 => Some(8),
+        Alg::RsaOaep4096 => Some(9),
         _ => None,
     }
 }
@@ -91,10 +95,10 @@ fn info(kid: &Kid, version: u32) -> Vec<u8> {
 
 /// Checks `aad` and the plaintext's length against the algorithm's limits.
 pub fn check(alg: Alg, aad: Option<&[u8]>, length: usize) -> Result<(), Refusal> {
-    let max = if alg == Alg::Aes256Kwp {
-        WRAP_MAX
-    } else {
-        WRAP_BYTES_MAX
+    let max = match oaep_size_of(alg) {
+        Some(size) => oaep::plaintext_max(size),
+        None if alg == Alg::Aes256Kwp => WRAP_MAX,
+        None => WRAP_BYTES_MAX,
     };
     if length > max {
         let detail = format!(
@@ -146,6 +150,7 @@ pub fn seal(
         (_, PublicKey::Kem(kem, raw)) => {
             hpke::seal(*kem, raw, &info(kid, version), aad, plaintext, random)?
         }
+        (_, PublicKey::Oaep(_, raw)) => oaep::encrypt(raw, aad, plaintext)?,
         _ => return None,
     };
     Some([&header(kid.alg, version)[..], &body].concat())
@@ -167,6 +172,7 @@ pub fn open(
             aead_of(*alg)?.open(key.key.expose(), nonce, aad, sealed)
         }
         SecretKey::Kem(key) => key.open(&info(kid, version), aad, body),
+        SecretKey::Oaep(key) => key.decrypt(aad, body),
         _ => None,
     }
 }
@@ -175,15 +181,17 @@ pub fn open(
 mod tests {
     use ron_kernel::SeededRandom;
 
+    use super::super::kem_of;
     use super::*;
 
-    const WRAPS: [Alg; 6] = [
+    const WRAPS: [Alg; 7] = [
         Alg::Aes128Gcm,
         Alg::Aes256Gcm,
         Alg::ChaCha20Poly1305,
         Alg::Aes256Kwp,
         Alg::X25519HkdfAes256Gcm,
         Alg::X25519MlKem768,
+        Alg::RsaOaep2048,
     ];
 
     fn kid(alg: Alg) -> Kid {
@@ -223,8 +231,8 @@ mod tests {
                 let mut bad = text.clone();
                 bad[at] ^= 1;
                 let version_only = (2..6).contains(&at);
-                // The version of a symmetric key only chooses which key is tried.
-                let chooses = version_only && public.raw().is_empty();
+                // The version of a key only chooses which key is tried; HPKE binds it too.
+                let chooses = version_only && kem_of(alg).is_none();
                 assert_eq!(
                     opened(alg, &secret, aad, &bad).is_some(),
                     chooses,

@@ -10,7 +10,7 @@ use ron_crypto::hpke::{HpkeKey, Kem};
 use ron_crypto::mldsa::verify_mldsa;
 use ron_crypto::secret::{Secret32, SecretBytes};
 use ron_crypto::sign::{Ed25519Key, verify_ed25519_strict};
-use ron_crypto::{Curve, EcKey, MlDsaKey, MlDsaSet, RsaKey, RsaPublic, RsaSize, jwk, pem};
+use ron_crypto::{Curve, EcKey, MlDsaKey, MlDsaSet, OaepKey, RsaKey, RsaPublic, RsaSize, jwk, pem};
 use ron_kernel::Random;
 use ron_proto::kms::{Bytes, Jwk, Scheme, Signature};
 use ron_proto::values::Alg;
@@ -31,6 +31,8 @@ pub enum SecretKey {
     Symmetric(Alg, SymmetricKey),
     /// An HPKE key: callers encrypt to its public half.
     Kem(HpkeKey),
+    /// An RSA key that decrypts and does not sign.
+    Oaep(OaepKey),
 }
 
 impl std::fmt::Debug for SecretKey {
@@ -93,6 +95,24 @@ const fn alg_of_size(size: RsaSize) -> Alg {
     }
 }
 
+/// The modulus of an algorithm that encrypts to an RSA key.
+pub const fn oaep_size_of(alg: Alg) -> Option<RsaSize> {
+    match alg {
+        Alg::RsaOaep2048 => Some(RsaSize::Bits2048),
+        Alg::RsaOaep3072 => Some(RsaSize::Bits3072),
+        Alg::RsaOaep4096 => Some(RsaSize::Bits4096),
+        _ => None,
+    }
+}
+
+const fn alg_of_oaep(size: RsaSize) -> Alg {
+    match size {
+        RsaSize::Bits2048 => Alg::RsaOaep2048,
+        RsaSize::Bits3072 => Alg::RsaOaep3072,
+        RsaSize::Bits4096 => Alg::RsaOaep4096,
+    }
+}
+
 /// The KEM of an HPKE algorithm.
 pub const fn kem_of(alg: Alg) -> Option<Kem> {
     match alg {
@@ -116,9 +136,9 @@ pub const fn public_len(alg: Alg) -> usize {
         Alg::EcdsaP256 => Curve::P256.public_len(),
         Alg::EcdsaP384 => Curve::P384.public_len(),
         Alg::EcdsaSecp256k1 => Curve::Secp256k1.public_len(),
-        Alg::Rsa2048 => RsaSize::Bits2048.public_len(),
-        Alg::Rsa3072 => RsaSize::Bits3072.public_len(),
-        Alg::Rsa4096 => RsaSize::Bits4096.public_len(),
+        Alg::Rsa2048 | Alg::RsaOaep2048 => RsaSize::Bits2048.public_len(),
+        Alg::Rsa3072 | Alg::RsaOaep3072 => RsaSize::Bits3072.public_len(),
+        Alg::Rsa4096 | Alg::RsaOaep4096 => RsaSize::Bits4096.public_len(),
         Alg::MlDsa44 => MlDsaSet::L44.public_len(),
         Alg::MlDsa65 => MlDsaSet::L65.public_len(),
         Alg::MlDsa87 => MlDsaSet::L87.public_len(),
@@ -147,6 +167,10 @@ impl SecretKey {
             Alg::Rsa2048 | Alg::Rsa3072 | Alg::Rsa4096 => {
                 let (key, pkcs8) = RsaKey::generate(size_of(alg).expect("it has a size"));
                 return (Self::Rsa(key), pkcs8);
+            }
+            Alg::RsaOaep2048 | Alg::RsaOaep3072 | Alg::RsaOaep4096 => {
+                let (key, pkcs8) = OaepKey::generate(oaep_size_of(alg).expect("it has a size"));
+                return (Self::Oaep(key), pkcs8);
             }
             Alg::X25519HkdfAes256Gcm | Alg::X25519MlKem768 => {
                 let kem = kem_of(alg).expect("the algorithm is one of HPKE");
@@ -187,6 +211,11 @@ impl SecretKey {
             Alg::Rsa2048 | Alg::Rsa3072 | Alg::Rsa4096 => {
                 RsaKey::from_pkcs8(size_of(alg)?, raw).ok().map(Self::Rsa)
             }
+            Alg::RsaOaep2048 | Alg::RsaOaep3072 | Alg::RsaOaep4096 => {
+                OaepKey::from_pkcs8(oaep_size_of(alg)?, raw)
+                    .ok()
+                    .map(Self::Oaep)
+            }
             Alg::Ed25519MlDsa65 => {
                 let (one, two) = raw.split_at_checked(32)?;
                 Some(Self::Hybrid(ed25519(one)?, mldsa(MlDsaSet::L65, two)?))
@@ -222,6 +251,7 @@ impl SecretKey {
             }
             Self::Symmetric(alg, _) => PublicKey::Hidden(*alg),
             Self::Kem(key) => PublicKey::Kem(key.kem(), key.public().into()),
+            Self::Oaep(key) => PublicKey::Oaep(key.size(), key.public().into()),
         }
     }
 
@@ -280,6 +310,8 @@ pub enum PublicKey {
     Hybrid(Arc<[u8]>),
     /// X25519; or ML-KEM-768, then X25519.
     Kem(Kem, Arc<[u8]>),
+    /// `RSAPublicKey` in DER, of a key that decrypts.
+    Oaep(RsaSize, Arc<[u8]>),
     /// A symmetric key has no public half.
     Hidden(Alg),
 }
@@ -299,6 +331,10 @@ impl PublicKey {
                 let size = RsaPublic::read(raw)?.size()?;
                 (alg_of_size(size) == alg).then(|| Self::Rsa(size, raw.into()))
             }
+            Alg::RsaOaep2048 | Alg::RsaOaep3072 | Alg::RsaOaep4096 => {
+                let size = RsaPublic::read(raw)?.size()?;
+                (alg_of_oaep(size) == alg).then(|| Self::Oaep(size, raw.into()))
+            }
             Alg::Ed25519MlDsa65 => Some(Self::Hybrid(raw.into())),
             _ if symmetric_len(alg).is_some() => Some(Self::Hidden(alg)),
             Alg::X25519HkdfAes256Gcm | Alg::X25519MlKem768 => {
@@ -315,7 +351,8 @@ impl PublicKey {
             | Self::Rsa(_, raw)
             | Self::MlDsa(_, raw)
             | Self::Hybrid(raw)
-            | Self::Kem(_, raw) => raw,
+            | Self::Kem(_, raw)
+            | Self::Oaep(_, raw) => raw,
             Self::Hidden(_) => &[],
         }
     }
@@ -328,6 +365,7 @@ impl PublicKey {
             Self::MlDsa(set, _) => alg_of(*set),
             Self::Hybrid(_) => Alg::Ed25519MlDsa65,
             Self::Kem(kem, _) => alg_of_kem(*kem),
+            Self::Oaep(size, _) => alg_of_oaep(*size),
             Self::Hidden(alg) => *alg,
         }
     }
@@ -349,7 +387,7 @@ impl PublicKey {
         match self {
             Self::Ed25519(raw) => pem::spki_pem_ed25519(raw),
             Self::Ec(curve, raw) => pem::spki_pem_ec(*curve, raw),
-            Self::Rsa(_, raw) => pem::spki_pem_rsa(raw),
+            Self::Rsa(_, raw) | Self::Oaep(_, raw) => pem::spki_pem_rsa(raw),
             Self::MlDsa(set, raw) => pem::spki_pem_mldsa(*set, raw),
             Self::Hybrid(_) => self.parts().iter().map(Self::pem).collect(),
             Self::Kem(Kem::X25519, raw) => raw[..]
@@ -364,7 +402,7 @@ impl PublicKey {
         match self {
             Self::Ed25519(raw) => jwk::thumbprint_okp(raw),
             Self::Ec(curve, raw) => jwk::thumbprint_ec(*curve, raw),
-            Self::Rsa(_, raw) => jwk::thumbprint_rsa(rsa_parts(raw)),
+            Self::Rsa(_, raw) | Self::Oaep(_, raw) => jwk::thumbprint_rsa(rsa_parts(raw)),
             Self::MlDsa(_, raw) => {
                 jwk::thumbprint_akp(jws_alg(self.alg(), None).unwrap_or_default(), raw)
             }
@@ -409,7 +447,7 @@ impl PublicKey {
                 jwk.kty = "AKP".into();
                 jwk.public = Some(URL_SAFE_NO_PAD.encode(raw));
             }
-            Self::Hybrid(_) | Self::Kem(..) | Self::Hidden(_) => return None,
+            Self::Hybrid(_) | Self::Kem(..) | Self::Oaep(..) | Self::Hidden(_) => return None,
         }
         Some(jwk)
     }
@@ -515,7 +553,8 @@ mod tests {
             assert!(!public.verify(message, None, b""));
             assert_eq!(public.jwk(), None);
             let pem = public.pem();
-            assert_eq!(pem.is_empty(), alg != Alg::X25519HkdfAes256Gcm, "{alg}");
+            let has_form = alg == Alg::X25519HkdfAes256Gcm || alg.is_oaep();
+            assert_eq!(pem.is_empty(), !has_form, "{alg}");
             let short = SecretBytes::from_slice(&secret.expose()[1..]);
             assert!(SecretKey::from_secret(alg, &short).is_none(), "{alg}");
         }

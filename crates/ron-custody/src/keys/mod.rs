@@ -19,6 +19,6 @@ mod atomics {
 
 pub use input::{DeviceInput, Input, padding_of, sha2_of};
 pub use jwt::Head;
-pub use material::{PublicKey, SecretKey, curve_of, kem_of};
+pub use material::{PublicKey, SecretKey, curve_of, kem_of, oaep_size_of};
 pub(crate) use material::{public_len, shown, size_of};
 pub use symmetric::{SymmetricKey, aead_of, mac_of};

@@ -3,10 +3,12 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use ron_crypto::OaepKey;
 use ron_crypto::hash::sha256;
 use ron_crypto::hpke::HpkeKey;
 use ron_crypto::keyblob;
-use ron_crypto::secret::SecretBytes;
+use ron_crypto::secret::{Secret32, SecretBytes};
+use ron_crypto::wrap::unwrap_aes256_kwp;
 use ron_kernel::Random;
 use ron_proto::kms::{Bytes, Recipient, WrappingKeyDoc};
 use ron_proto::values::{Alg, Kid, Purpose, Tenant, Timestamp};
@@ -102,4 +104,26 @@ pub fn wrap_for(
     keyblob::wrap_key(kem, &recipient.public_key.0, info, secret.expose(), random)
         .map(Bytes)
         .ok_or_else(|| bad("`recipient.public_key` is not a public key of that algorithm"))
+}
+
+/// What Vault and AWS import: an AES-256 key under RSA-OAEP, and the key in AES-KWP under that one.
+pub fn open_oaep_kwp(key: &OaepKey, wrapped: &[u8]) -> Option<SecretBytes> {
+    let (to, rest) = wrapped.split_at_checked(key.size().modulus_len())?;
+    let by = key.decrypt(b"", to)?;
+    unwrap_aes256_kwp(&Secret32::try_from_bytes(&by)?, rest)
+}
+
+/// PKCS#8 of an Ed25519 key (RFC 8410), before its seed.
+const ED25519_FRONT: [u8; 16] = [
+    0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20,
+];
+
+/// The bytes of a key as this service seals them, from those that Vault and AWS take: of Ed25519 the seed of its PKCS#8, of others
+/// the same. `None` for a document of Ed25519 in another form.
+pub fn plain_form(alg: Alg, raw: SecretBytes) -> Option<SecretBytes> {
+    if alg != Alg::Ed25519 || raw.len() == 32 {
+        return Some(raw);
+    }
+    let seed = raw.expose().strip_prefix(&ED25519_FRONT)?;
+    (seed.len() == 32).then(|| SecretBytes::from_slice(seed))
 }

@@ -17,7 +17,8 @@ use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
 use super::change::{Change, Erase};
-use super::record::{Meta, NewVersion};
+use super::meta::Meta;
+use super::record::NewVersion;
 use super::seal::RecordName;
 use super::{KeyStore, StoreError};
 use crate::backend::Custody;

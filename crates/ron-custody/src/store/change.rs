@@ -7,7 +7,8 @@ use ron_proto::kms::{KeyBackend, PayloadPolicy, TokenObject};
 use ron_proto::values::{Kid, Timestamp};
 
 use super::KeyStore;
-use super::record::{Meta, NewVersion};
+use super::meta::Meta;
+use super::record::NewVersion;
 use super::seal::RecordName;
 use crate::backend::{Custody, DeviceKey, Handle};
 use crate::keys::{PublicKey, SecretKey};
@@ -144,6 +145,26 @@ impl KeyStore {
         }
     }
 
+    /// A change that makes `secret` the new head version of a local key; nothing is stored yet.
+    pub fn imported_version(
+        &self,
+        kid: &Kid,
+        (secret, raw): (SecretKey, &SecretBytes),
+        now: Timestamp,
+    ) -> Result<Change, Refusal> {
+        let mut meta = self.known(kid)?.clone();
+        let next = meta.head.checked_add(1);
+        let next = next.ok_or_else(|| Refusal::new(Cause::Unsupported, "no version is left"))?;
+        let public = secret.public();
+        let new = self.seal_version(kid, next, now, (Custody::Local(secret), public, raw));
+        meta.head = next;
+        meta.head_since = None;
+        Ok(Change {
+            new: Some(new),
+            ..Change::of(kid, meta)
+        })
+    }
+
     /// A change that makes a new head version in the backend that holds the key; nothing is stored yet.
     pub fn next_version(&self, kid: &Kid, now: Timestamp) -> Result<Change, PlanError> {
         let new = self.version_above_head(kid, now)?;
@@ -181,7 +202,7 @@ impl KeyStore {
         now: Timestamp,
     ) -> Result<NewVersion, PlanError> {
         self.backends.check(backend, kid.alg)?;
-        if backend.is_local() && !kid.alg.is_rsa() {
+        if backend.is_local() && !kid.alg.is_rsa() && !kid.alg.is_oaep() {
             let (secret, raw) = SecretKey::generate(kid.alg, self.random.as_ref());
             let public = secret.public();
             return Ok(self.seal_version(kid, number, now, (Custody::Local(secret), public, &raw)));

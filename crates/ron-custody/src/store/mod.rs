@@ -26,6 +26,7 @@ mod db;
 mod erase;
 mod error;
 mod log_key;
+mod meta;
 mod ops;
 mod part;
 mod policy;
@@ -70,9 +71,10 @@ pub use error::StoreError;
 pub use log_key::{
     LOG_KEY_NAME, LogIdentity, LogKey, LogSigner, NewLogKey, PendingLogKey, SecondSigner,
 };
+pub use meta::Meta;
 pub use ops::{OpName, OpRecord, OpRow};
 pub use policy::PendingPolicy;
-pub use record::{Meta, NewVersion};
+pub use record::NewVersion;
 pub use schema::MIGRATIONS;
 pub use seal::SealError;
 pub use source::SealSource;

@@ -15,7 +15,7 @@ use ron_tlog::store::Transit;
 
 use super::content::StoreRow;
 use super::db::Db;
-use super::record::Meta;
+use super::meta::Meta;
 use super::write::TRIES;
 use super::{FILE_NAME, KeyStore, MIGRATIONS, StoreError, StoreSettings, erase};
 use crate::backend::Backends;

@@ -21,13 +21,16 @@ use crate::work::SignJob;
 use crate::work::envelope::{EnvelopeOp, EnvelopeOutput, EnvelopeTask};
 use crate::work::operation::{Work, many};
 
-const WRAPS: [Alg; 6] = [
+const WRAPS: [Alg; 9] = [
     Alg::Aes128Gcm,
     Alg::Aes256Gcm,
     Alg::ChaCha20Poly1305,
     Alg::Aes256Kwp,
     Alg::X25519HkdfAes256Gcm,
     Alg::X25519MlKem768,
+    Alg::RsaOaep2048,
+    Alg::RsaOaep3072,
+    Alg::RsaOaep4096,
 ];
 
 pub fn task(key: &Kid, aad: Option<&[u8]>, what: EnvelopeOp) -> EnvelopeTask {
@@ -458,7 +461,9 @@ fn golden_ciphertexts_open() {
         );
         algs.insert(alg);
     }
-    assert_eq!(algs, WRAPS.into_iter().collect());
+    // OpenSSL is the other side of RSA-OAEP, see `oaep.rs`.
+    let wraps = WRAPS.into_iter().filter(|alg| !alg.is_oaep());
+    assert_eq!(algs, wraps.collect());
 }
 
 fn copy(from: &std::path::Path, to: &std::path::Path) {

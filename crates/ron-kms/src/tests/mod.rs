@@ -14,6 +14,7 @@ mod issuer_policy;
 mod lifecycle;
 mod log_key;
 mod moving;
+mod oaep;
 mod pipeline;
 mod publish_first;
 mod race;

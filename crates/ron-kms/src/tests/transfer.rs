@@ -39,12 +39,13 @@ fn import_request(rig: &Rig, by: Alg, alg: Alg, secret: &SecretBytes, op: u128) 
         payload: PayloadPolicy::Any,
         exportable: true,
         rotate_every: None,
+        into: None,
         wrapping_key: to.id,
         op_id: op_id(op),
     }
 }
 
-fn import(rig: &Rig, ask: ImportKey) -> TestReply {
+pub(super) fn import(rig: &Rig, ask: ImportKey) -> TestReply {
     let (call, waiter) = rig.call_context(&rig.caller);
     rig.engine
         .kms

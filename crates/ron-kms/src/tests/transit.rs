@@ -20,7 +20,13 @@ pub(super) fn principals() -> String {
 
 impl Served {
     /// Status and body of a request under Vault's paths.
-    fn vault_as(&self, name: &str, method: Method, path: &str, body: &Value) -> (u16, Value) {
+    pub(super) fn vault_as(
+        &self,
+        name: &str,
+        method: Method,
+        path: &str,
+        body: &Value,
+    ) -> (u16, Value) {
         let url = format!("{}/v1/transit/{path}", self.running.api_url());
         let deadline = Deadline::within(Duration::from_secs(10));
         let call = match method {
@@ -32,19 +38,19 @@ impl Served {
         (reply.status, body)
     }
 
-    fn vault(&self, method: Method, path: &str, body: Value) -> (u16, Value) {
+    pub(super) fn vault(&self, method: Method, path: &str, body: Value) -> (u16, Value) {
         self.vault_as("keeper", method, path, &body)
     }
 
     /// The data of a successful request.
-    fn done(&self, path: &str, body: Value) -> Value {
+    pub(super) fn done(&self, path: &str, body: Value) -> Value {
         let (status, answer) = self.vault(Method::PUT, path, body);
         assert_eq!(status, 200, "{path}: {answer}");
         answer["data"].clone()
     }
 
     /// Why a request is refused with 400.
-    fn refused(&self, path: &str, body: Value) -> String {
+    pub(super) fn refused(&self, path: &str, body: Value) -> String {
         let (status, answer) = self.vault(Method::POST, path, body);
         assert_eq!(status, 400, "{path}: {answer}");
         answer["errors"][0]
@@ -53,12 +59,12 @@ impl Served {
             .to_owned()
     }
 
-    fn seal(&self, name: &str, body: Value) -> String {
+    pub(super) fn seal(&self, name: &str, body: Value) -> String {
         let made = self.done(&format!("encrypt/{name}"), body);
         made["ciphertext"].as_str().expect("a text").to_owned()
     }
 
-    fn opens(&self, name: &str, text: &str) {
+    pub(super) fn opens(&self, name: &str, text: &str) {
         let opened = self.done(&format!("decrypt/{name}"), json!({ "ciphertext": text }));
         assert_eq!(opened["plaintext"], "eA==");
     }

@@ -50,7 +50,12 @@ pub struct ImportKey {
     /// Rotation period; no automatic rotation when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rotate_every: Option<RotateEvery>,
-    /// `id` of the wrapping key that was used.
+    /// The imported key that this becomes the next version of, whose tenant, purpose and algorithm the request repeats; a new key
+    /// when absent. `payload`, `exportable` and `rotate_every` do not count then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub into: Option<Kid>,
+    /// `id` of the wrapping key that was used; or the name of a key of an `rsa-oaep` algorithm, for a key that is wrapped as Vault
+    /// and AWS have it: an AES-256 key under RSA-OAEP with SHA-256, then the key in AES-KWP under that one.
     pub wrapping_key: String,
     /// The wrapped key, at most [`WRAPPED_BYTES_MAX`] bytes.
     pub wrapped: Bytes,

@@ -69,6 +69,30 @@ pub struct Trim {
     pub min_available_version: Option<u32>,
 }
 
+/// The body of `keys/{name}/import` and `import_version`.
+#[derive(Serialize, Deserialize, JsonSchema, Default)]
+#[serde(default)]
+pub struct Import {
+    /// In base64: an AES-256 key under the wrapping key (RSA-OAEP), then the key under that one (AES-KWP). Symmetric keys as they
+    /// are, others as PKCS#8.
+    pub ciphertext: Option<String>,
+    /// Hash function of RSA-OAEP: `SHA256` only.
+    pub hash_function: Option<String>,
+    /// Type of the key, as in `keys/{name}`.
+    #[serde(rename = "type")]
+    pub kind: Option<String>,
+    /// Ignored: every key may be rotated.
+    pub allow_rotation: Option<bool>,
+    /// Absent or false: derived keys are not offered.
+    pub derived: Option<bool>,
+    /// Absent or false: keys are exported only wrapped, through the native API.
+    pub exportable: Option<bool>,
+    /// Absent or false: plaintext backups are not offered.
+    pub allow_plaintext_backup: Option<bool>,
+    /// Rotation period: seconds, or a text such as `24h`; 0 (when absent) for none.
+    pub auto_rotate_period: Option<Period>,
+}
+
 /// The body of `restore`.
 #[derive(Serialize, Deserialize, JsonSchema, Default)]
 #[serde(default)]

@@ -51,11 +51,17 @@ pub enum Alg {
     HmacSha384,
     /// HMAC with SHA-512.
     HmacSha512,
+    /// RSA-OAEP with SHA-256 and a modulus of 2048 bits, for wrapping to a public key.
+    RsaOaep2048,
+    /// The same with 3072 bits.
+    RsaOaep3072,
+    /// The same with 4096 bits.
+    RsaOaep4096,
 }
 
 impl Alg {
-    /// Every algorithm, in the order of the documentation.
-    pub const ALL: [Self; 20] = [
+    /// Every algorithm. A sealed record names its algorithm by its place here: new ones are added at the end.
+    pub const ALL: [Self; 23] = [
         Self::Ed25519,
         Self::EcdsaP256,
         Self::EcdsaP384,
@@ -76,6 +82,9 @@ impl Alg {
         Self::HmacSha256,
         Self::HmacSha384,
         Self::HmacSha512,
+        Self::RsaOaep2048,
+        Self::RsaOaep3072,
+        Self::RsaOaep4096,
     ];
 
     /// The name on the wire.
@@ -101,6 +110,9 @@ impl Alg {
             Self::HmacSha256 => "hmac-sha256",
             Self::HmacSha384 => "hmac-sha384",
             Self::HmacSha512 => "hmac-sha512",
+            Self::RsaOaep2048 => "rsa-oaep-2048",
+            Self::RsaOaep3072 => "rsa-oaep-3072",
+            Self::RsaOaep4096 => "rsa-oaep-4096",
         }
     }
 
@@ -122,9 +134,17 @@ impl Alg {
         )
     }
 
-    /// True for RSA.
+    /// True for RSA signatures.
     pub const fn is_rsa(self) -> bool {
         matches!(self, Self::Rsa2048 | Self::Rsa3072 | Self::Rsa4096)
+    }
+
+    /// True for encryption to an RSA key.
+    pub const fn is_oaep(self) -> bool {
+        matches!(
+            self,
+            Self::RsaOaep2048 | Self::RsaOaep3072 | Self::RsaOaep4096
+        )
     }
 
     /// True for ECDSA.
@@ -145,7 +165,7 @@ impl Alg {
                 | Self::Aes256Kwp
                 | Self::X25519HkdfAes256Gcm
                 | Self::X25519MlKem768
-        )
+        ) || self.is_oaep()
     }
 
     /// True for algorithms that make MACs.

@@ -97,7 +97,7 @@ fn answer(request: &Request, key: &Key) -> Action {
 }
 
 /// The native algorithm of a Vault key type.
-fn alg_of(request: &Create) -> Result<Alg, Refusal> {
+pub fn alg_of(request: &Create) -> Result<Alg, Refusal> {
     let set = request
         .parameter_set
         .as_deref()
@@ -112,6 +112,9 @@ fn alg_of(request: &Create) -> Result<Alg, Refusal> {
         Some("rsa-2048") => Alg::Rsa2048,
         Some("rsa-3072") => Alg::Rsa3072,
         Some("rsa-4096") => Alg::Rsa4096,
+        Some("rsa-oaep-2048") => Alg::RsaOaep2048,
+        Some("rsa-oaep-3072") => Alg::RsaOaep3072,
+        Some("rsa-oaep-4096") => Alg::RsaOaep4096,
         Some("hmac") => Alg::HmacSha256,
         Some("ml-dsa") => match set {
             Some("44") => Alg::MlDsa44,
@@ -121,7 +124,7 @@ fn alg_of(request: &Create) -> Result<Alg, Refusal> {
         },
         Some(_) => {
             return Err(unsupported(
-                "offered types are aes128-gcm96, aes256-gcm96, chacha20-poly1305, ed25519, ecdsa-p256, ecdsa-p384, rsa-2048, rsa-3072, rsa-4096, ml-dsa and hmac",
+                "offered types are aes128-gcm96, aes256-gcm96, chacha20-poly1305, ed25519, ecdsa-p256, ecdsa-p384, rsa-2048, rsa-3072, rsa-4096, rsa-oaep-2048, rsa-oaep-3072, rsa-oaep-4096, ml-dsa and hmac",
             ));
         }
     };
@@ -215,7 +218,7 @@ pub fn to_make(kms: &Kms, request: &Request) -> Result<Option<Box<CreateKey>>, R
 }
 
 /// The native request for a key of the name in the path.
-fn new_key(
+pub fn new_key(
     kms: &Kms,
     request: &Request,
     alg: Alg,
@@ -252,7 +255,7 @@ fn new_key(
 
 /// One operation id per name, so that two concurrent requests for the same name make one key. `before` counts the keys
 /// of this name that were destroyed: after them, the name is free again.
-fn op_id(tenant: &str, name: &str, before: usize) -> OpId {
+pub fn op_id(tenant: &str, name: &str, before: usize) -> OpId {
     let mut text = format!("ron-kms/v1/transit\0{tenant}\0{name}");
     if before > 0 {
         let _ = write!(text, "\0{before}"); // a text takes everything
@@ -436,7 +439,7 @@ fn export(kms: &Kms, request: &Request) -> Result<Action, Refusal> {
 /// A public key as Vault writes it: PEM for ECDSA and RSA, base64 for others.
 fn public_text(alg: Alg, version: &Version) -> String {
     match alg {
-        _ if alg.is_ecdsa() || alg.is_rsa() => version.public.pem(),
+        _ if alg.is_ecdsa() || alg.is_rsa() || alg.is_oaep() => version.public.pem(),
         _ => ron_proto::b64::std(version.public.raw()),
     }
 }
@@ -469,7 +472,7 @@ fn shown(name: &str, key: &Key) -> Value {
         "derived": false,
         "exportable": false,
         "allow_plaintext_backup": false,
-        "imported_key": false,
+        "imported_key": key.imported,
         "supports_encryption": alg.wraps(),
         "supports_decryption": alg.wraps(),
         "supports_signing": alg.signs(),

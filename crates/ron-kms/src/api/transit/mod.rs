@@ -13,6 +13,7 @@
 mod backup;
 mod crypt;
 mod form;
+mod import;
 mod keys;
 mod sign;
 mod token;
@@ -48,6 +49,7 @@ pub fn routes(kms: &Arc<Kms>) -> Vec<Route> {
     routes.extend(keys::routes(kms));
     routes.extend(backup::routes(kms));
     routes.extend(crypt::routes(kms));
+    routes.extend(import::routes(kms));
     routes.extend(sign::routes(kms));
     routes.extend(tools::routes(kms));
     routes

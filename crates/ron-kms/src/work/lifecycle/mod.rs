@@ -21,7 +21,6 @@ use std::time::Duration;
 use ron_crypto::hash::sha256;
 use ron_crypto::secret::SecretBytes;
 use ron_custody::index::may_use;
-use ron_custody::keys::note::Checkpoint;
 use ron_custody::keys::payload;
 use ron_custody::store::{KeyStore, StoreError};
 use ron_custody::store::{OpRecord, OpRow, Pending};
@@ -510,38 +509,6 @@ impl Lifecycle {
             .log_answer(call, (outcome, None), draft, credits, |answer| {
                 Ok(Response::json(200, &answer?.output))
             });
-    }
-
-    /// Remembers a checkpoint in the store, or refuses it when it does not extend the last one.
-    fn remember(&mut self, kid: &Kid, to: &Checkpoint) -> Result<(), Refusal> {
-        if self.stopped {
-            return Err(store_down());
-        }
-        for _ in 0..MOVES_MAX {
-            match self.try_remember(kid, to) {
-                Err(ChangeError::Moved) => self.read_again()?,
-                done => return Ok(done?),
-            }
-        }
-        Err(moved())
-    }
-
-    fn try_remember(&mut self, kid: &Kid, to: &Checkpoint) -> Result<(), ChangeError> {
-        let before = self.store.note_head(kid);
-        if before.as_ref() == Some(to) {
-            return Ok(());
-        }
-        if before.is_some_and(|last| !last.may_be_followed_by(to)) {
-            return Err(Refusal::new(
-                Cause::CheckpointRefused,
-                "this key has signed a checkpoint that this one does not extend",
-            )
-            .into());
-        }
-        self.store.advance_note(kid, to).map_err(|e| match e {
-            StoreError::Moved => ChangeError::Moved,
-            e => self.store_failed(&e).into(),
-        })
     }
 
     pub(super) fn store_failed(&mut self, error: &StoreError) -> Refusal {

@@ -1,8 +1,10 @@
 //! Decides a change of a key before anything is written: from the present metadata and the request to
 //! the new metadata, or to a refusal.
 
+use ron_crypto::SecretBytes;
 use ron_custody::index::Key;
 use ron_custody::index::{Rotation, Trim, Waiting, not_active};
+use ron_custody::keys::SecretKey;
 use ron_custody::store::KeyStore;
 use ron_custody::store::Meta;
 use ron_custody::store::{Change, Erase, PlanError};
@@ -128,6 +130,30 @@ impl Planner<'_> {
                 ..Change::of(kid, meta)
             },
             context: Some(format!("signs_from={signs_from}")),
+        })
+    }
+
+    /// The next version of an imported key, which was made elsewhere too.
+    pub fn imported_version(
+        &self,
+        kid: &Kid,
+        version: (SecretKey, &SecretBytes),
+        by: &str,
+    ) -> Result<Plan, Refusal> {
+        let meta = self.store.known(kid)?;
+        active(meta)?;
+        let refuse = |detail: &str| Err(Refusal::new(Cause::BadRequest, detail));
+        if !meta.imported {
+            return refuse("only an imported key has imported versions; rotate this one");
+        }
+        if meta.waiting.is_some() {
+            return refuse("a version of this key waits to sign: rotate the key first");
+        }
+        let mut change = self.store.imported_version(kid, version, self.now)?;
+        self.schedule_next(&mut change.meta);
+        Ok(Plan {
+            change,
+            context: Some(format!("wrapped to {by}")),
         })
     }
 

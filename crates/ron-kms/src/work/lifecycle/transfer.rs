@@ -1,5 +1,6 @@
 //! Import and export of keys, always wrapped.
 
+use ron_crypto::SecretBytes;
 use ron_custody::index::{may_use, not_active};
 use ron_custody::keys::{SecretKey, wrapping};
 use ron_custody::store::PlanError;
@@ -23,12 +24,12 @@ impl Lifecycle {
             op_id: ask.op_id,
             body: body_hash(Op::Import, "", ask),
         };
-        let kid = Kid {
+        let kid = ask.into.clone().unwrap_or_else(|| Kid {
             tenant: ask.tenant.clone(),
             purpose: ask.purpose.clone(),
             alg: ask.alg,
             id: self.new_uuid(),
-        };
+        });
         let ordered = self.perform(call, change, &kid, |this, call| {
             this.plan_import(call, ask, &kid).map_err(PlanError::from)
         });
@@ -44,14 +45,23 @@ impl Lifecycle {
             let detail = format!("`wrapped` may have at most {WRAPPED_BYTES_MAX} bytes");
             return Err(Refusal::new(Cause::TooLarge, detail));
         }
-        let info = wrapping::import_info(&ask.tenant, &ask.purpose, ask.alg);
-        let keys = &self.kms.wrapping;
-        let raw = keys.open(&ask.wrapping_key, &info, &ask.wrapped.0)?;
+        let raw = match ask.wrapping_key.parse::<Kid>() {
+            Ok(by) => self.unwrapped(call, &by, ask)?,
+            Err(_) => {
+                let info = wrapping::import_info(&ask.tenant, &ask.purpose, ask.alg);
+                let keys = &self.kms.wrapping;
+                keys.open(&ask.wrapping_key, &info, &ask.wrapped.0)?
+            }
+        };
         let secret = SecretKey::from_secret(ask.alg, &raw).ok_or_else(|| {
             let detail = "the wrapped bytes are not a key of this algorithm; docs/formats/kms.md says what it must be";
             Refusal::new(Cause::WrappedRefused, detail)
         })?;
         let planner = self.planner();
+        if ask.into.is_some() {
+            let version = (secret, &raw);
+            return planner.imported_version(kid, version, &ask.wrapping_key);
+        }
         let payload = ask.payload.clone();
         let made = self
             .store
@@ -63,6 +73,38 @@ impl Lifecycle {
         }
         plan.context = Some(format!("wrapped to {}", ask.wrapping_key));
         Ok(plan)
+    }
+
+    /// A key that is wrapped to a key of this service, in the form of Vault and AWS.
+    fn unwrapped(
+        &self,
+        call: &CallContext,
+        by: &Kid,
+        ask: &ImportKey,
+    ) -> Result<SecretBytes, Refusal> {
+        let refuse = |detail| Refusal::new(Cause::WrappedRefused, detail);
+        let index = self.kms.index.load();
+        let key = index.find(&call.caller, by)?;
+        if !by.alg.is_oaep() {
+            return Err(refuse(
+                "a wrapping key of the service is of an rsa-oaep algorithm",
+            ));
+        }
+        let versions = key.secrets.range(key.min_verify..=key.head).rev();
+        for (_, secret) in versions {
+            if let SecretKey::Oaep(key) = secret.open()?.local()?
+                && let Some(raw) = wrapping::open_oaep_kwp(key, &ask.wrapped.0)
+            {
+                return wrapping::plain_form(ask.alg, raw).ok_or_else(|| {
+                    refuse(
+                        "an Ed25519 key must be PKCS#8 with its seed alone, as OpenSSL writes it",
+                    )
+                });
+            }
+        }
+        Err(refuse(
+            "it was wrapped to another key or in another form, or was changed in transit",
+        ))
     }
 
     /// Exports one version. The store is not changed; the answer leaves once its leaf is durable.
