@@ -45,7 +45,7 @@ pub struct Facts {
     pub rotate_every: Option<Period>,
 }
 
-/// An opened backup.
+/// A backup whose seal was right.
 pub struct Backup {
     pub facts: Facts,
     versions: Vec<KeptVersion>,

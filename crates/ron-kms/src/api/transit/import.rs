@@ -57,6 +57,7 @@ fn wrapping(kms: &Kms, request: &Request) -> Option<Arc<Key>> {
     .cloned()
 }
 
+#[allow(clippy::unnecessary_wraps)] // a handler, which may fail
 fn wrapping_key(kms: &Kms, request: &Request) -> Result<Action, Refusal> {
     if let Some(key) = wrapping(kms, request) {
         return Ok(Action::Respond(public_of(&key.head().public.pem())));

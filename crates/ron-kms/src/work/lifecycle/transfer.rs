@@ -45,13 +45,12 @@ impl Lifecycle {
             let detail = format!("`wrapped` may have at most {WRAPPED_BYTES_MAX} bytes");
             return Err(Refusal::new(Cause::TooLarge, detail));
         }
-        let raw = match ask.wrapping_key.parse::<Kid>() {
-            Ok(by) => self.unwrapped(call, &by, ask)?,
-            Err(_) => {
-                let info = wrapping::import_info(&ask.tenant, &ask.purpose, ask.alg);
-                let keys = &self.kms.wrapping;
-                keys.open(&ask.wrapping_key, &info, &ask.wrapped.0)?
-            }
+        let raw = if let Ok(by) = ask.wrapping_key.parse::<Kid>() {
+            self.unwrapped(call, &by, ask)?
+        } else {
+            let info = wrapping::import_info(&ask.tenant, &ask.purpose, ask.alg);
+            let keys = &self.kms.wrapping;
+            keys.open(&ask.wrapping_key, &info, &ask.wrapped.0)?
         };
         let secret = SecretKey::from_secret(ask.alg, &raw).ok_or_else(|| {
             let detail = "the wrapped bytes are not a key of this algorithm; docs/formats/kms.md says what it must be";
