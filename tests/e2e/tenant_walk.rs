@@ -49,7 +49,11 @@ const TOKEN: &str = "the claims of the token that was sent, which any holder can
 const ECHO: &str = "a key of the second tenant, to which it gave the same name";
 
 /// Reads whose answers change with time, or with attempts of others, and why.
-const MOVING: [(&str, &str); 13] = [
+const MOVING: [(&str, &str); 14] = [
+    (
+        "/v1/transit/backup/{name}",
+        "each backup is sealed again, under another nonce",
+    ),
     ("/audit/v1/", "the log grows"),
     ("/log/v1/", "the log gets newer checkpoints"),
     ("/revocations/v1/", "revocations by all tenants are public"),
@@ -333,12 +337,16 @@ impl First {
             "POST /v1/kms/keys" => make,
             "POST /v1/kms/keys/import" => json!({"tenant": NAME, "purpose": NAME, "alg": "ed25519",
                 "wrapping_key": OP_ID, "wrapped": text, "op_id": OP_ID}),
+            "POST /v1/kms/keys/adopt" => json!({"tenant": NAME, "purpose": NAME, "alg": "ed25519",
+                "object": {"label": "site"}, "op_id": OP_ID}),
+            "POST /v1/kms/keys/restore" => json!({"tenant": NAME, "backup": text, "op_id": OP_ID}),
             "PATCH /v1/kms/keys/{tenant}/{purpose}/{alg}/{id}" => json!({"min_verify_version": 1}),
             "POST /v1/kms/keys/{tenant}/{purpose}/{alg}/{id}/attest" => json!({"nonce": ""}),
             "POST /v1/kms/keys/{tenant}/{purpose}/{alg}/{id}/export" => {
                 json!({"recipient": {"alg": "x25519-hkdf-aes256-gcm", "public_key": b64::url(&[9; 32])}})
             }
-            "POST /v1/kms/keys/{tenant}/{purpose}/{alg}/{id}/destroy"
+            "POST /v1/kms/keys/{tenant}/{purpose}/{alg}/{id}/backup"
+            | "POST /v1/kms/keys/{tenant}/{purpose}/{alg}/{id}/destroy"
             | "POST /v1/kms/keys/{tenant}/{purpose}/{alg}/{id}/destroy/cancel"
             | "POST /v1/kms/keys/{tenant}/{purpose}/{alg}/{id}/retire"
             | "POST /v1/kms/keys/{tenant}/{purpose}/{alg}/{id}/rotate" => json!({}),
@@ -361,6 +369,7 @@ impl First {
                 json!({"input": b64::std(b"text"), "signature": format!("vault:v1:{}", b64::std(&[7; 64]))})
             }
             "datakey" | "random" => json!({}),
+            "restore" => json!({"backup": b64::std(b"text")}),
             other => panic!("{other} is new: say here what a second tenant would send"),
         }
     }
