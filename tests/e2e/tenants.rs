@@ -66,6 +66,12 @@ fn about(route: &str, key: &str) -> Means {
             json!({"tenant": "ron", "purpose": "policy", "alg": "ed25519", "wrapping_key": op_id,
             "wrapped": text, "op_id": op_id}),
         ),
+        "POST /v1/kms/keys/adopt" => Means::Refused(
+            json!({"tenant": "ron", "purpose": "policy", "alg": "ed25519", "object": {"label": "site"}, "op_id": op_id}),
+        ),
+        "POST /v1/kms/keys/restore" => {
+            Means::Refused(json!({"tenant": "ron", "backup": text, "op_id": op_id}))
+        }
         "GET /v1/kms/keys/{tenant}/{purpose}/{alg}/{id}"
         | "GET /v1/kms/keys/{tenant}/{purpose}/{alg}/{id}/versions" => Means::Refused(Value::Null),
         "PATCH /v1/kms/keys/{tenant}/{purpose}/{alg}/{id}" => {
@@ -77,7 +83,8 @@ fn about(route: &str, key: &str) -> Means {
         "POST /v1/kms/keys/{tenant}/{purpose}/{alg}/{id}/export" => Means::Refused(
             json!({"recipient": {"alg": "x25519-hkdf-aes256-gcm", "public_key": b64::url(&[9; 32])}}),
         ),
-        "POST /v1/kms/keys/{tenant}/{purpose}/{alg}/{id}/destroy"
+        "POST /v1/kms/keys/{tenant}/{purpose}/{alg}/{id}/backup"
+        | "POST /v1/kms/keys/{tenant}/{purpose}/{alg}/{id}/destroy"
         | "POST /v1/kms/keys/{tenant}/{purpose}/{alg}/{id}/destroy/cancel"
         | "POST /v1/kms/keys/{tenant}/{purpose}/{alg}/{id}/retire"
         | "POST /v1/kms/keys/{tenant}/{purpose}/{alg}/{id}/rotate" => Means::Refused(json!({})),

@@ -5,7 +5,7 @@ use ron_custody::store::{Backup, BackupError, PlanError};
 use ron_custody::{Cause, Refusal};
 use ron_http::Response;
 use ron_proto::kms::{BackupAnswer, BackupKey, RestoreKey, RotateEvery};
-use ron_proto::values::{Kid, OpId};
+use ron_proto::values::{Alg, Kid, OpId};
 use serde::{Deserialize, Serialize};
 
 use super::plan::Plan;
@@ -84,6 +84,8 @@ impl Lifecycle {
         let backup = match self.store.open_backup(&ask.backup) {
             Ok(backup) => backup,
             Err(refusal) => {
+                // A caller that may make no such key learns nothing of the text.
+                let refusal = self.may_restore(&call, ask).err().unwrap_or(refusal);
                 let draft = draft_of(change, &call);
                 return match self.kms.admit(&call, 1) {
                     Ok(credits) => self.refuse(call, draft, refusal, credits),
@@ -100,6 +102,22 @@ impl Lifecycle {
             ordered.is_none(),
             "restored keys are never made by a device"
         );
+    }
+
+    /// As far as the request alone shows it: its tenant, and its purpose if it names one.
+    fn may_restore(&self, call: &CallContext, ask: &RestoreKey) -> Result<(), Refusal> {
+        let purpose = ask.purpose.clone();
+        let purpose = purpose.or_else(|| "restored".parse().ok());
+        let Some(purpose) = purpose else {
+            return Ok(());
+        };
+        let kid = Kid {
+            tenant: ask.tenant.clone(),
+            purpose,
+            alg: Alg::ALL[0],
+            id: self.new_uuid(),
+        };
+        may_use(&call.caller, &kid)
     }
 
     /// The name that the key had, if the store has no such key: references to it hold then, and so do ciphertexts of HPKE, which
