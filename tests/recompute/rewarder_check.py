@@ -180,6 +180,47 @@ def merkle_sum_root(rows):
     return {"root": cid(root), "count": len(rows), "total_minor": str(total)}
 
 
+def keccak256(raw):
+    """Keccak-256 with the padding that Ethereum uses, by the definition in the Keccak reference."""
+    words, mask = [[0] * 5 for _ in range(5)], (1 << 64) - 1
+    rotate = lambda word, by: ((word << by) | (word >> (64 - by))) & mask if by else word
+    padded = bytearray(raw + bytes(136 - len(raw) % 136))
+    padded[len(raw)] |= 1
+    padded[-1] |= 128
+    for block in range(0, len(padded), 136):
+        for at in range(17):
+            word = padded[block + 8 * at:block + 8 * at + 8]
+            words[at % 5][at // 5] ^= int.from_bytes(word, "little")
+        register = 1
+        for _ in range(24):
+            column = [words[x][0] ^ words[x][1] ^ words[x][2] ^ words[x][3] ^ words[x][4] for x in range(5)]
+            words = [[word ^ column[x - 1] ^ rotate(column[(x + 1) % 5], 1) for word in words[x]] for x in range(5)]
+            x, y, current = 1, 0, words[1][0]
+            for step in range(24):
+                x, y = y, (2 * x + 3 * y) % 5
+                current, words[x][y] = words[x][y], rotate(current, (step + 1) * (step + 2) // 2 % 64)
+            for y in range(5):
+                row = [words[x][y] for x in range(5)]
+                for x in range(5):
+                    words[x][y] = row[x] ^ (~row[(x + 1) % 5] & row[(x + 2) % 5] & mask)
+            for bit in range(7):
+                register = (register << 1) ^ ((register >> 7) * 0x171)
+                if register & 2:
+                    words[0][0] ^= 1 << ((1 << bit) - 1)
+    return b"".join(words[at % 5][at // 5].to_bytes(8, "little") for at in range(4))
+
+
+def claim_root(rows):
+    """The root of OpenZeppelin's StandardMerkleTree over (address, uint256)."""
+    payees = [(bytes.fromhex(account.removeprefix("0x")), amount) for account, amount in rows]
+    assert len({payee for payee, _ in payees}) == len(payees), "an address stands twice"
+    leaves = sorted(keccak256(keccak256(bytes(12) + payee + amount.to_bytes(32, "big"))) for payee, amount in payees)
+    nodes = [bytes(32)] * (len(leaves) - 1) + leaves[::-1] if leaves else [bytes(32)]
+    for at in reversed(range(len(leaves) - 1)):
+        nodes[at] = keccak256(b"".join(sorted(nodes[2 * at + 1:2 * at + 3])))
+    return "0x" + nodes[0].hex()
+
+
 def recompute(csv_path, policy, tenant, epoch, period="", adjusts=""):
     usage, metrics = read_usage(csv_path)
     unknown = [m for m in metrics if m not in policy["metrics"]]
@@ -220,6 +261,9 @@ def recompute(csv_path, policy, tenant, epoch, period="", adjusts=""):
     }
     if adjusts:
         manifest["adjusts"] = adjusts
+    if policy.get("pay") == "claims":
+        manifest["version"] = 2
+        manifest["claims"] = {"root": claim_root(rows), "account": policy["claims_account"]}
     manifest["commitment"] = cid(b3(b"ron-rewarder/v1/commitment\0", canonical(manifest)))
     manifest["status"] = "ok"
     return manifest, rows, table, snapshot

@@ -211,6 +211,13 @@ impl RewarderClient {
             .get_text(&format!("{}/manifest", epoch_path(epoch)), deadline)
     }
 
+    /// The claim tree of an epoch with claims, as OpenZeppelin's package reads it; 404 for an epoch that
+    /// the ledger pays, and for one with too many payees for one file.
+    pub fn claims(&self, epoch: &EpochId, deadline: Deadline) -> Result<String, ClientError> {
+        self.0
+            .get_text(&format!("{}/claims", epoch_path(epoch)), deadline)
+    }
+
     /// The signatures over an epoch's manifest; none until it is signed.
     pub fn signatures(
         &self,

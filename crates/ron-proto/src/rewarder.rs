@@ -4,6 +4,8 @@
 //! The related byte formats (snapshot, payout table, Merkle-sum tree, run key and commitment) are
 //! described in `docs/formats/rewarder.md`.
 
+mod claims;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::str::FromStr;
@@ -18,10 +20,16 @@ use crate::values::{
     string_value,
 };
 
+pub use claims::{ClaimHash, ClaimsRoot, PayRule};
+
 /// Format version of the policy document.
 pub const POLICY_FORMAT: u32 = 1;
-/// Format version of the manifest document.
-pub const MANIFEST_VERSION: u32 = 1;
+/// Format version of the manifest document of an epoch whose payees the ledger pays.
+pub const MANIFEST_LEDGER: u32 = 1;
+/// Format version of the manifest document of an epoch with a claim tree.
+pub const MANIFEST_CLAIMS: u32 = 2;
+/// The newest format version of the manifest document.
+pub const MANIFEST_VERSION: u32 = MANIFEST_CLAIMS;
 /// Maximum number of metrics in one policy or snapshot.
 pub const METRICS_MAX: usize = 64;
 /// Maximum number of capped categories in one policy.
@@ -352,6 +360,12 @@ pub struct RewardPolicy {
     /// What has to happen before a computed epoch pays.
     #[serde(default, skip_serializing_if = "is_default")]
     pub release: ReleaseRule,
+    /// Who pays the payees.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub pay: PayRule,
+    /// The account that the total moves to, with `pay: "claims"` and only with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claims_account: Option<Account>,
 }
 
 /// Body of `PUT` and response of `GET /rewarder/policy/{id}`.
@@ -745,7 +759,7 @@ pub enum RunStatus {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RunManifest {
-    /// Format version, [`MANIFEST_VERSION`].
+    /// Format version: 1, or 2 with `claims`.
     pub version: u32,
     /// Tenant of the epoch.
     pub tenant: Tenant,
@@ -770,6 +784,9 @@ pub struct RunManifest {
     pub totals: RunTotals,
     /// Root of the payout table; null for a quarantined run.
     pub payouts: Option<PayoutsRoot>,
+    /// The claim tree, for an epoch whose payees claim their payouts elsewhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claims: Option<ClaimsRoot>,
     /// Whether the payouts may be made.
     pub status: RunStatus,
     /// Hash over the canonical JSON of all fields above except `status`.
@@ -880,6 +897,10 @@ pub struct PayoutProof {
     pub manifest: RunManifest,
     /// Signatures over the manifest's commitment; empty until it is signed.
     pub signatures: Vec<ManifestSig>,
+    /// Siblings from the payee's leaf up to the root of the claim tree, if the epoch has one: the
+    /// proof that a claim contract takes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub claim: Vec<ClaimHash>,
 }
 
 /// Why an account gets no share of an epoch.

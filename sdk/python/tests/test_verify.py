@@ -293,6 +293,20 @@ class Manifests(Case):
         self.assertEqual(payout.total, manifest.payouts.total)
         self.assertEqual((payout.account, payout.amount), ("acct:bob", 2_209_737_827_715_355_805))
 
+    def test_a_payout_that_is_claimed_elsewhere_has_the_proof_for_the_contract(self) -> None:
+        # Not collected again with the other files: an epoch with claims has a policy of its own.
+        claims = Path(__file__).parents[2] / "vectors" / "claims"
+        proof = json.loads((claims / "payout.json").read_bytes())
+        key = json.loads((claims / "verifiers.json").read_bytes())["manifest_public_key"]
+        payout = verify_payout(canonical(proof), key)
+        self.assertEqual(list(payout.claim), proof["claim"])
+        assert payout.manifest.claims is not None
+        self.assertEqual(payout.manifest.claims.account, "claims:bridge")
+        manifest = proof["manifest"]
+        other = {**manifest, "claims": {**manifest["claims"], "account": "claims:other"}}
+        for changes in ({"claim": ["0x12"]}, {"manifest": other}, {"claim": [1]}):
+            self.refuse(lambda: verify_payout(canonical({**proof, **changes}), key))
+
     def test_every_altered_byte_is_refused(self) -> None:
         run, signature = vector("run.json"), vector("run.sig.json")
         self.refuse_altered("run.json", lambda raw: verify_manifest(raw, signature, self.key))

@@ -34,6 +34,11 @@ export class Rewarder extends Service {
     return (await this.read(`/rewarder/epochs/${segment(epochId)}/proof/${segment(account)}`)).body;
   }
 
+  /** The claim tree of an epoch with claims, which OpenZeppelin's `StandardMerkleTree.load` reads. */
+  async claims(epochId: string): Promise<unknown> {
+    return (await this.read(`/rewarder/epochs/${segment(epochId)}/claims`)).json();
+  }
+
   /** Why the account gets what it gets, as docs/formats/rewarder.md describes it. */
   async explanation(epochId: string, account: string): Promise<unknown> {
     return (await this.read(`/rewarder/epochs/${segment(epochId)}/explain/${segment(account)}`)).json();

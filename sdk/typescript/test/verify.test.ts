@@ -269,6 +269,23 @@ test("every altered byte of a manifest, its signature or a payout's proof is ref
   refuseAltered("payout.json", (raw) => verifyPayout(raw, KEYS.manifest_public_key), ["receipt"]);
 });
 
+test("a payout that is claimed elsewhere is proven, and has the proof for the contract", () => {
+  // Not collected again with the other files: an epoch with claims has a policy of its own.
+  const claims = fileURLToPath(new URL("../../../../vectors/claims", import.meta.url));
+  const read = (name: string): { [name: string]: Json } => JSON.parse(readFileSync(join(claims, name), "utf8")) as { [name: string]: Json };
+  const proof = read("payout.json");
+  const key = read("verifiers.json")["manifest_public_key"] as string;
+  const payout = verifyPayout(utf8(canonical(proof)), key);
+  assert.deepEqual(payout.claim, proof["claim"]);
+  assert.equal(payout.manifest.claims?.account, "claims:bridge");
+  const refused = (changes: object, why: string): void => refuse(() => verifyPayout(utf8(canonical({ ...proof, ...changes })), key), why);
+  refused({ claim: ["0x12"] }, "claim tree");
+  const manifest = proof["manifest"] as { [name: string]: Json };
+  const { claims: _, ...without } = manifest;
+  refused({ manifest: without }, "signature");
+  refused({ manifest: { ...manifest, claims: { ...(manifest["claims"] as object), account: "claims:other" } } }, "signature");
+});
+
 test("a payout's proof of another shape is refused", () => {
   type Proof = { payout: { index: number }; path: { side: string }[]; manifest: object; signatures: object[] };
   const proof = JSON.parse(text(vector("payout.json"))) as Proof;

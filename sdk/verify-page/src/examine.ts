@@ -1,6 +1,6 @@
 /** What the page says about a set of files. No DOM, no network. */
 import {
-  type AuditEntry, Policy, TlogProof, VerificationError, verifyAudit, verifyManifest, verifyPayout, verifyReceipt,
+  type AuditEntry, type Manifest, Policy, TlogProof, VerificationError, verifyAudit, verifyManifest, verifyPayout, verifyReceipt,
 } from "../../typescript/src/verify/index.js";
 
 export interface Given {
@@ -122,10 +122,17 @@ export function examine(files: readonly Given[], trust: Trust): Finding[] {
         ["amount", `${row.amount} minor units of ${row.manifest.asset}`],
         ["epoch", `${row.manifest.epochId} of ${row.manifest.tenant}`],
         ["total of the epoch", String(row.total)],
+        ...paidElsewhere(row.manifest),
       ];
     }));
   }
   return findings;
+}
+
+/** The ledger pays nobody of an epoch with a claim tree. */
+function paidElsewhere(manifest: Manifest): Finding["facts"] {
+  const { claims } = manifest;
+  return claims === undefined ? [] : [["paid by", `a claim contract with the root ${claims.root}, out of ${claims.account}`]];
 }
 
 function receiptFacts(file: Uint8Array, policy: Policy): Finding["facts"] {

@@ -1,5 +1,6 @@
 //! The HTTP API: one file per resource.
 
+pub mod claims;
 pub mod epochs;
 pub mod explained;
 pub mod payees;
@@ -58,6 +59,7 @@ impl Api {
         let api = Arc::new(self);
         let routes = epochs::routes(&api)
             .into_iter()
+            .chain([claims::route(&api)])
             .chain(payees::routes(&api))
             .chain(policies::routes(&api))
             .chain(snapshots::routes(&api));

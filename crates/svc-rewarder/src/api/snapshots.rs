@@ -217,11 +217,11 @@ fn span(range: &str, len: u64) -> Span {
     }
 }
 
-/// A part of a snapshot, read while it is sent.
-struct Part {
-    source: Source,
-    from: u64,
-    len: u64,
+/// A part of a file, read while it is sent.
+pub(super) struct Part {
+    pub source: Source,
+    pub from: u64,
+    pub len: u64,
 }
 
 impl ron_http::Source for Part {

@@ -72,6 +72,9 @@ pub enum Stop {
     /// [`Watch::cancelled`] returned true.
     #[error("cancelled before the result was complete")]
     Cancelled,
+    /// An account with a share cannot be paid as the policy says.
+    #[error("{0}")]
+    Payee(String),
     /// The usage could not be read, or the result could not be written.
     #[error("{0}")]
     Io(String),
@@ -84,6 +87,7 @@ impl Stop {
             Self::Overflow(_) => "overflow",
             Self::Broken(_) => "conservation",
             Self::Cancelled => "cancelled",
+            Self::Payee(_) => "payee",
             Self::Io(_) => "io",
         }
     }

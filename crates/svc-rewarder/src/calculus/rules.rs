@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use ron_proto::ledger::{ESCROW_PREFIX, is_pool_of};
 use ron_proto::rewarder::{
     APPROVALS_MAX, CATEGORIES_MAX, CHANGE_MAX_PERCENT, ELIGIBILITY_LIST_MAX, EventClass,
-    METRICS_MAX, Metric, POLICY_FORMAT, Ratio, ReleaseRule, RewardPolicy, RuleSet,
+    METRICS_MAX, Metric, POLICY_FORMAT, PayRule, Ratio, ReleaseRule, RewardPolicy, RuleSet,
 };
 use ron_proto::values::{Amount, Tenant};
 
@@ -25,6 +25,9 @@ pub enum RuleError {
     /// The policy belongs to another tenant than the epoch.
     #[error("the policy belongs to tenant {0}, not to that of the epoch")]
     Tenant(Tenant),
+    /// The snapshot gives a share to an account that cannot be paid as the policy says.
+    #[error("{0}")]
+    Payee(String),
 }
 
 /// One metric of the usage.
@@ -103,6 +106,7 @@ pub fn check_policy(policy: &RewardPolicy) -> Result<(), RuleError> {
         return refuse("every metric has weight 0; nobody could be paid".into());
     }
     check_bounds(policy)?;
+    check_pay(policy)?;
     check_release(&policy.release)?;
     factors(policy).map(|_| ())
 }
@@ -147,6 +151,31 @@ fn check_bounds(policy: &RewardPolicy) -> Result<(), RuleError> {
             "eligibility.minimum names \"{metric}\", which is not among the metrics"
         )),
         None => Ok(()),
+    }
+}
+
+/// With claims, the ledger must pay nobody: neither a residual's owner, nor the pool from which the
+/// next epoch would pay the same money again.
+fn check_pay(policy: &RewardPolicy) -> Result<(), RuleError> {
+    let refuse = |why: &str| Err(RuleError::Policy(why.into()));
+    match (policy.pay, &policy.claims_account) {
+        (PayRule::Ledger, None) => Ok(()),
+        (PayRule::Ledger, Some(_)) => {
+            refuse("claims_account needs pay \"claims\"; the ledger pays every payee without it")
+        }
+        (PayRule::Claims, None) => {
+            refuse("pay \"claims\" needs claims_account, which the total moves to")
+        }
+        (PayRule::Claims, Some(account)) if account.as_str().starts_with(ESCROW_PREFIX) => {
+            refuse("accounts under escrow: belong to the ledger")
+        }
+        (PayRule::Claims, Some(account)) if *account == policy.pool.account => refuse(
+            "claims_account is the pool itself, which would pay the claimed total a second time",
+        ),
+        (PayRule::Claims, Some(_)) if policy.residual.owner != policy.pool.account => refuse(
+            "with pay \"claims\" the residual stays in the pool: residual.owner must be pool.account",
+        ),
+        (PayRule::Claims, Some(_)) => Ok(()),
     }
 }
 

@@ -1,8 +1,8 @@
 //! The artifact directory of a run. It holds a run exactly if it holds a manifest.
 //!
 //! Files: `run.json` (manifest), `payouts.bin` with `payouts.tree`, `snapshot.bin`, `policy.json`
-//! with `policy.json.sig`, and, added when they exist, `run.sig.json` and `ledger.json`. The
-//! manifest is the last file that is written and the first that is removed: beside it the other
+//! with `policy.json.sig`, for an epoch with claims `claims.tree` and `run.claims.json`, and, added when
+//! they exist, `run.sig.json` and `ledger.json`. The manifest is the last file that is written and the first that is removed: beside it the other
 //! files are whole and durable. Later files are added whole, one by one.
 
 use std::io;
@@ -13,9 +13,11 @@ use ron_proto::values::{EpochId, Tenant};
 use ron_service::signed_policy;
 
 use super::Computed;
+use super::claims_file::{self, FILE_PAYEES_MAX};
+use super::table::Table;
 use crate::inputs::policy::VerifiedPolicy;
 use crate::inputs::snapshot::Sealed;
-use crate::inputs::source::{READABLE, Source, put};
+use crate::inputs::source::{READABLE, Source, Target, put};
 
 pub const RUN: &str = "run.json";
 pub const RUN_SIG: &str = "run.sig.json";
@@ -27,6 +29,11 @@ pub const SNAPSHOT: &str = "snapshot.bin";
 /// The policy's canonical bytes.
 pub const POLICY: &str = "policy.json";
 pub const POLICY_SIG: &str = "policy.json.sig";
+/// The claim tree, which readers use as a shortcut; only of an epoch with claims.
+pub const CLAIMS_TREE: &str = "claims.tree";
+/// The claim tree as OpenZeppelin's package reads it; only of an epoch with claims and not too many
+/// payees.
+pub const CLAIMS: &str = "run.claims.json";
 /// Balance and position of the ledger, as recorded before settlement.
 pub const LEDGER: &str = "ledger.json";
 
@@ -65,8 +72,27 @@ pub fn write(
     if let Some(tree) = &computed.tree {
         put(disk, &target.file(TREE), &tree.to_bytes())?;
     }
+    if let (Some(table), Some(_)) = (&computed.table, &computed.manifest.claims) {
+        write_claims(target, table)?;
+    }
     disk.sync_dir(target.path())?;
     add(target, RUN, &manifest)
+}
+
+/// The tree is made again from the table: results that wait for this thread hold none, so only one
+/// tree is in memory here.
+fn write_claims(target: &Dir, table: &Table) -> io::Result<()> {
+    let tree = claims_file::tree_of(table).map_err(io::Error::other)?;
+    let file = |name: &str| Target::file(&**target.disk(), &target.file(name));
+    let mut stored = file(CLAIMS_TREE)?;
+    tree.each_stored(|piece| stored.append(piece))?;
+    stored.finish(&[])?;
+    if table.len() <= FILE_PAYEES_MAX {
+        let mut json = file(CLAIMS)?;
+        claims_file::each_json(&tree, table, |piece| json.append(piece))?;
+        json.finish(&[])?;
+    }
+    Ok(())
 }
 
 /// Removes the files of an earlier run, its manifest first: no crash leaves a manifest beside the

@@ -3,6 +3,8 @@
 //! `run key -> payout table -> Merkle-sum root -> manifest -> commitment`. None of it depends on
 //! time, on the ledger or on the state of the run.
 
+pub mod claims;
+pub mod claims_file;
 pub mod dir;
 pub mod explain;
 #[cfg(feature = "parquet")]
@@ -14,8 +16,8 @@ pub mod verify;
 
 use ron_proto::jcs;
 use ron_proto::rewarder::{
-    MANIFEST_VERSION, PayoutsRoot, PolicyId, RewardPolicy, RuleSet, RunInputs, RunManifest,
-    RunStatus, RunTotals,
+    ClaimsRoot, MANIFEST_CLAIMS, MANIFEST_LEDGER, Payout, PayoutsRoot, PolicyId, RewardPolicy,
+    RuleSet, RunInputs, RunManifest, RunStatus, RunTotals,
 };
 use ron_proto::values::{Account, Amount, Asset, ContentId, EpochId, Tenant};
 use serde::Serialize;
@@ -92,6 +94,8 @@ struct Committed<'a> {
     residual_owner: &'a Account,
     totals: &'a RunTotals,
     payouts: &'a Option<PayoutsRoot>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    claims: &'a Option<ClaimsRoot>,
 }
 
 /// The commitment a manifest must carry: BLAKE3-256 over a domain and the canonical JSON of every
@@ -110,12 +114,33 @@ pub fn commitment(manifest: &RunManifest) -> ContentId {
         residual_owner: &manifest.residual_owner,
         totals: &manifest.totals,
         payouts: &manifest.payouts,
+        claims: &manifest.claims,
     })
     .expect("strings and integers below 2^53 always have a canonical form");
     let mut hasher = blake3::Hasher::new();
     hasher.update(COMMITMENT_DOMAIN);
     hasher.update(&body);
     ContentId(*hasher.finalize().as_bytes())
+}
+
+/// Number of payouts that the ledger makes for a manifest: with claims the one that moves the total.
+pub fn ledger_payouts(manifest: &RunManifest) -> u64 {
+    let payees = manifest.payouts.map_or(0, |payouts| payouts.count);
+    match manifest.claims {
+        Some(_) => payees.min(1),
+        None => payees,
+    }
+}
+
+/// The one payout of a manifest with claims; `None` for a manifest without, whose payouts are those of
+/// its table.
+pub fn claims_payout(manifest: &RunManifest) -> Option<Payout> {
+    let (claims, payouts) = (manifest.claims.as_ref()?, manifest.payouts?);
+    Some(Payout {
+        index: 0,
+        account: claims.account.clone(),
+        amount_minor: payouts.total_minor,
+    })
 }
 
 /// The result of a computation.
@@ -196,9 +221,17 @@ pub fn compute_to(
         }
         Err(Stop::Cancelled) => return Err(RunError::Cancelled),
         Err(Stop::Io(why)) => return Err(RunError::Io(why)),
+        Err(Stop::Payee(why)) => return Err(calculus::RuleError::Payee(why).into()),
         Err(stop) => (None, None, nothing_paid(rules.pool()), Some(stop)),
     };
-    let manifest = assemble(tenant, (epoch, adjusts), snapshot, policy, totals, payouts);
+    let claims = built.as_ref().and_then(|built| built.claims.as_ref());
+    let claims = claims.zip(policy.policy.claims_account.as_ref());
+    let claims = claims.map(|(tree, account)| ClaimsRoot {
+        root: tree.root(),
+        account: account.clone(),
+    });
+    let paid = (totals, payouts, claims);
+    let manifest = assemble(tenant, (epoch, adjusts), snapshot, policy, paid);
     let head = built.as_ref().map(|built| built.head);
     let (table, tree) = built.map_or((None, None), |built| (built.table, Some(built.tree)));
     Ok(Computed {
@@ -243,8 +276,7 @@ fn assemble(
     (epoch, adjusts): (&EpochId, Option<&EpochId>),
     snapshot: &Sealed,
     policy: &VerifiedPolicy,
-    totals: RunTotals,
-    payouts: Option<PayoutsRoot>,
+    (totals, payouts, claims): (RunTotals, Option<PayoutsRoot>, Option<ClaimsRoot>),
 ) -> RunManifest {
     let RewardPolicy {
         id,
@@ -256,7 +288,11 @@ fn assemble(
         ..
     } = &policy.policy;
     let mut manifest = RunManifest {
-        version: MANIFEST_VERSION,
+        // Manifests without claims keep the bytes that they always had.
+        version: match claims {
+            Some(_) => MANIFEST_CLAIMS,
+            None => MANIFEST_LEDGER,
+        },
         tenant: tenant.clone(),
         epoch_id: epoch.clone(),
         adjusts: adjusts.cloned(),
@@ -286,6 +322,7 @@ fn assemble(
             RunStatus::Quarantined
         },
         payouts,
+        claims,
         commitment: ContentId([0; 32]),
     };
     manifest.commitment = commitment(&manifest);

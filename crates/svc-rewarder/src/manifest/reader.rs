@@ -5,9 +5,11 @@
 //! however large the epoch is.
 
 use ron_files::Dir;
-use ron_proto::rewarder::{Payout, PayoutProof, PayoutsRoot, RunManifest};
+use ron_proto::rewarder::{ClaimHash, ClaimsRoot, Payout, PayoutProof, PayoutsRoot, RunManifest};
 use ron_proto::values::Account;
 
+use super::claims;
+use super::claims_file;
 use super::dir;
 use super::table::{Table, TableError};
 use super::tree::{GROUP, Tree};
@@ -159,12 +161,95 @@ impl Reader {
         let (Some(path), Some(payout)) = (path, payouts.into_iter().next()) else {
             return Err(ProveError::NotPaid);
         };
+        let claim = match &self.manifest.claims {
+            Some(claims) => self.claim(&payout, claims)?,
+            None => Vec::new(),
+        };
         Ok(PayoutProof {
             payout,
             path,
             manifest: self.manifest.clone(),
             signatures: read_signatures(&self.dir)?,
+            claim,
         })
+    }
+
+    /// Passes the proof of every record to `see`, in the order of the table, and ends at its first
+    /// error. Each group of records is hashed once.
+    pub fn each_proof(
+        &self,
+        mut see: impl FnMut(&PayoutProof) -> Result<(), String>,
+    ) -> Result<(), String> {
+        let text = |error: TableError| damaged(&error).to_string();
+        let signatures = read_signatures(&self.dir).map_err(|error| error.to_string())?;
+        let claims = match &self.manifest.claims {
+            Some(_) => Some(self.claim_tree().map_err(|error| error.to_string())?),
+            None => None,
+        };
+        let size = self.table.record_size();
+        let paths = self.tree.paths().map_err(|error| text(error.into()))?;
+        for group in 0..self.table.len().div_ceil(GROUP) {
+            let records = self.table.group(group, &self.tree).map_err(text)?;
+            let steps = paths.group(group, &records, size);
+            let steps = steps.map_err(|error| text(error.into()))?;
+            for (at, record) in records.chunks_exact(size).enumerate() {
+                let row = group * GROUP + at;
+                let claim = claims.as_ref().and_then(|tree| tree.path(row));
+                see(&PayoutProof {
+                    payout: self.table.payout(row, record).map_err(text)?,
+                    path: steps.path(at),
+                    manifest: self.manifest.clone(),
+                    signatures: signatures.clone(),
+                    claim: claim.unwrap_or_default(),
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Index of the residual's record, if its owner has another one, of which [`Reader::prove`] gives
+    /// the proof.
+    pub fn second_record(&self) -> Result<Option<u64>, VerifyError> {
+        let Some(residual) = self.residual()? else {
+            return Ok(None);
+        };
+        let own = self.payout(&residual.account)?;
+        Ok(own
+            .is_some_and(|own| own.index != residual.index)
+            .then_some(residual.index))
+    }
+
+    /// The path of a payout in the claim tree. The stored tree is only a shortcut: where it is lost or
+    /// altered, the tree is computed from the table.
+    fn claim(&self, payout: &Payout, of: &ClaimsRoot) -> Result<Vec<ClaimHash>, VerifyError> {
+        let stored = Source::open(&**self.dir.disk(), &self.dir.file(dir::CLAIMS_TREE)).ok();
+        let row = payout.index as usize;
+        let path = stored.and_then(|tree| {
+            let read = |from, len| tree.at(from, len).ok().map(std::borrow::Cow::into_owned);
+            claims::stored_path(self.table.len(), row, read)
+        });
+        let holds = |path: &Vec<ClaimHash>| claims::check_path(payout, path, &of.root).is_ok();
+        if let Some(path) = path.filter(holds) {
+            return Ok(path);
+        }
+        let path = self.claim_tree()?.path(row);
+        let path = path.filter(holds);
+        path.ok_or_else(|| {
+            wrong(
+                dir::PAYOUTS,
+                &"it does not hash to the manifest's claim root",
+            )
+        })
+    }
+
+    /// The claim tree, computed from the table.
+    pub fn claim_tree(&self) -> Result<claims::Tree, VerifyError> {
+        claims_file::tree_of(&self.table).map_err(|error| wrong(dir::PAYOUTS, &error))
+    }
+
+    /// The payout table. Its records are unchecked but for what this reader hands out.
+    pub const fn table(&self) -> &Table {
+        &self.table
     }
 }
 

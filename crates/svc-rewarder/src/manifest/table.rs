@@ -22,9 +22,10 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 use ron_files::{Disk, Kind};
-use ron_proto::rewarder::{Payout, ProofStep, RewardPolicy};
+use ron_proto::rewarder::{PayRule, Payout, ProofStep, RewardPolicy};
 use ron_proto::values::{Account, Amount};
 
+use super::claims;
 use super::tree::{self, Grower, Overflow, Tree};
 use crate::calculus::{Plan, ShareBlock, Stop, Sums, Usage, Watch, trim};
 use crate::inputs::snapshot::{account_field, be64, be128};
@@ -87,6 +88,8 @@ pub struct Built {
     /// The first bytes, which identify the content.
     pub head: [u8; HEAD],
     pub tree: Tree,
+    /// The claim tree, if the policy asks for one.
+    pub claims: Option<claims::Tree>,
     /// The sums of the calculus, to compare with the tree's.
     pub sums: Sums,
 }
@@ -110,6 +113,7 @@ impl Table {
         let mut width = usage.width();
         loop {
             let mut writer = Writer::new(&mut target, width)?;
+            writer.claims = (policy.pay == PayRule::Claims).then(claims::Grower::default);
             let sums = plan.visit_shares(usage, watch, |blocks| writer.write(blocks))?;
             let apart = policy.residual.owner != policy.pool.account && sums.residual > 0;
             let owner = policy.residual.owner.as_str().as_bytes();
@@ -121,7 +125,7 @@ impl Table {
             if apart {
                 writer.push(owner, sums.residual);
             }
-            let (head, tree) = writer.finish(apart)?;
+            let (head, tree, claims) = writer.finish(apart)?;
             let source = target.finish(&head).map_err(unwritable)?;
             let table = source.map(Self::trusted).transpose();
             let table =
@@ -130,6 +134,7 @@ impl Table {
                 table,
                 head,
                 tree,
+                claims,
                 sums,
             });
         }
@@ -386,6 +391,10 @@ fn unwritable(error: io::Error) -> Stop {
     Stop::Io(format!("the payout table cannot be written: {error}"))
 }
 
+fn not_a_payee(error: &claims::ClaimError) -> Stop {
+    Stop::Payee(error.to_string())
+}
+
 /// Writes records and hashes them by groups on the way.
 struct Writer<'a> {
     target: &'a mut Target,
@@ -395,6 +404,8 @@ struct Writer<'a> {
     records: u64,
     body: blake3::Hasher,
     grower: Grower,
+    /// For an epoch with claims.
+    claims: Option<claims::Grower>,
 }
 
 impl<'a> Writer<'a> {
@@ -408,6 +419,7 @@ impl<'a> Writer<'a> {
             records: 0,
             body: blake3::Hasher::new(),
             grower: Grower::default(),
+            claims: None,
         })
     }
 
@@ -453,13 +465,21 @@ impl<'a> Writer<'a> {
         self.body.update_rayon(out);
         let grown = self.grower.add(out, size);
         grown.map_err(|_| Stop::Broken("the payout table passes 2^128"))?;
+        if let Some(claims) = &mut self.claims {
+            claims.add(out, size).map_err(|error| not_a_payee(&error))?;
+        }
         self.target.append(out).map_err(unwritable)?;
         self.buffer.drain(..bytes);
         Ok(())
     }
 
-    fn finish(mut self, residual_row: bool) -> Result<([u8; HEAD], Tree), Stop> {
+    fn finish(
+        mut self,
+        residual_row: bool,
+    ) -> Result<([u8; HEAD], Tree, Option<claims::Tree>), Stop> {
         self.flush(self.buffer.len())?;
+        let claims = self.claims.take().map(claims::Grower::finish).transpose();
+        let claims = claims.map_err(|error| not_a_payee(&error))?;
         let tree = self.grower.finish();
         let root = tree.root();
         let root = root.map_err(|_| Stop::Broken("the payout table passes 2^128"))?;
@@ -470,7 +490,7 @@ impl<'a> Writer<'a> {
         head[16..24].copy_from_slice(&self.records.to_be_bytes());
         head[24..40].copy_from_slice(&root.total_minor.0.to_be_bytes());
         head[40..].copy_from_slice(self.body.finalize().as_bytes());
-        Ok((head, tree))
+        Ok((head, tree, claims))
     }
 }
 

@@ -437,11 +437,11 @@ fn hostile_policies_are_refused_with_their_place() {
     }
 }
 
-/// One small epoch per rule set, byte for byte: the files are made by
+/// One small epoch per rule set, and one with claims, byte for byte: the files are made by
 /// `tests/recompute/rewarder_check.py` and explained in `docs/formats/rewarder.md`.
 #[test]
 fn small_golden_epochs_come_out_byte_for_byte() {
-    for name in ["hamilton-1", "floor-1"] {
+    for name in ["hamilton-1", "floor-1", "claims"] {
         let dir = repository("crates/svc-rewarder/tests/golden").join(name);
         let read = |file: &str| fs::read(dir.join(file)).expect("committed");
         let sealed = import::csv(read("usage.csv").as_slice(), ImportKind::Totals).expect("good");

@@ -228,32 +228,78 @@ impl Tree {
         size: usize,
     ) -> Result<Vec<ProofStep>, Overflow> {
         let group = row / GROUP;
-        let nodes = leaves((group * GROUP) as u64, records, size);
-        let mut path = Vec::new();
-        climb(nodes, row % GROUP, &mut path)?;
-        climb(self.tops.clone(), group, &mut path)?;
-        Ok(path)
+        Ok(self.paths()?.group(group, records, size)?.path(row % GROUP))
+    }
+
+    /// The paths of many records.
+    pub fn paths(&self) -> Result<Paths, Overflow> {
+        Levels::over(self.tops.clone()).map(Paths)
     }
 }
 
-/// Adds the siblings from node `at` up to the last level.
-fn climb(mut nodes: Vec<Node>, mut at: usize, path: &mut Vec<ProofStep>) -> Result<(), Overflow> {
-    while nodes.len() > 1 {
-        if let Some(partner) = nodes.get(at ^ 1) {
-            path.push(ProofStep {
-                side: if at % 2 == 1 {
-                    ProofSide::Left
-                } else {
-                    ProofSide::Right
-                },
-                hash: ContentId(partner.hash),
-                sum_minor: Amount(partner.sum),
-            });
-        }
-        nodes = level_up(&nodes)?;
-        at /= 2;
+/// The upper part of a tree, with every level of it.
+#[derive(Debug)]
+pub struct Paths(Levels);
+
+impl Paths {
+    /// The paths of the records of a group.
+    pub fn group(&self, group: usize, records: &[u8], size: usize) -> Result<GroupPaths, Overflow> {
+        let mut above = Vec::new();
+        self.0.climb(group, &mut above);
+        Ok(GroupPaths {
+            levels: Levels::over(leaves((group * GROUP) as u64, records, size))?,
+            above,
+        })
     }
-    Ok(())
+}
+
+/// The levels of a group, and the steps from its top to the root.
+#[derive(Debug)]
+pub struct GroupPaths {
+    levels: Levels,
+    above: Vec<ProofStep>,
+}
+
+impl GroupPaths {
+    /// The path to the root of a record, counted within its group.
+    pub fn path(&self, at: usize) -> Vec<ProofStep> {
+        let mut path = Vec::with_capacity(self.levels.0.len() + self.above.len());
+        self.levels.climb(at, &mut path);
+        path.extend_from_slice(&self.above);
+        path
+    }
+}
+
+/// All levels of a tree, from its leaves up.
+#[derive(Debug)]
+struct Levels(Vec<Vec<Node>>);
+
+impl Levels {
+    fn over(leaves: Vec<Node>) -> Result<Self, Overflow> {
+        let mut levels = vec![leaves];
+        while let Some(last) = levels.last().filter(|level| level.len() > 1) {
+            levels.push(level_up(last)?);
+        }
+        Ok(Self(levels))
+    }
+
+    /// Adds the siblings from node `at` up to the last level.
+    fn climb(&self, mut at: usize, path: &mut Vec<ProofStep>) {
+        for nodes in &self.0 {
+            if let Some(partner) = nodes.get(at ^ 1) {
+                path.push(ProofStep {
+                    side: if at % 2 == 1 {
+                        ProofSide::Left
+                    } else {
+                        ProofSide::Right
+                    },
+                    hash: ContentId(partner.hash),
+                    sum_minor: Amount(partner.sum),
+                });
+            }
+            at /= 2;
+        }
+    }
 }
 
 /// Why a path does not lead to the root.

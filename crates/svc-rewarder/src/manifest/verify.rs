@@ -4,6 +4,8 @@
 //! the epoch is computed again, and manifest and payout table must come out identical to the byte.
 //! Takes no lock and writes nothing, so it also works beside a running service.
 
+use std::io;
+
 use ron_files::Dir;
 use ron_proto::policy::digest_message;
 use ron_proto::rewarder::{
@@ -13,6 +15,8 @@ use ron_proto::strict;
 use ron_proto::values::ContentId;
 use serde::de::DeserializeOwned;
 
+use super::claims::{self, ClaimPathError};
+use super::claims_file::{self, FILE_PAYEES_MAX};
 use super::dir;
 use super::table::{self, Table};
 use super::tree::{self, PathError, Tree};
@@ -20,7 +24,7 @@ use super::{commitment, compute_to};
 use crate::calculus::Watch;
 use crate::inputs::policy;
 use crate::inputs::snapshot::Sealed;
-use crate::inputs::source::Target;
+use crate::inputs::source::{Source, Target};
 use ron_service::pinned::{KeyRing, SignatureError};
 
 /// The keys that an auditor trusts.
@@ -102,6 +106,7 @@ pub fn verify_watched(dir: &Dir, pins: &Pins, watch: &impl Watch) -> Result<Veri
     }
     let table = check_table(dir, again.head.as_ref())?;
     check_tree(dir, again.tree.as_ref())?;
+    check_claims(dir, &manifest, table.as_ref())?;
     check_evidence(dir, &manifest)?;
     Ok(Verified {
         manifest,
@@ -169,6 +174,55 @@ fn check_tree(dir: &Dir, tree: Option<&Tree>) -> Result<(), VerifyError> {
         (None, _) => Ok(()),
         (Some(bytes), Some(tree)) if tree.to_bytes() == bytes => Ok(()),
         _ => Err(wrong(dir::TREE, &"computing it again gives another tree")),
+    }
+}
+
+/// The files of the claim tree, which are made from the table. The tree itself may be missing, as it is
+/// only a shortcut.
+fn check_claims(
+    dir: &Dir,
+    manifest: &RunManifest,
+    table: Option<&Table>,
+) -> Result<(), VerifyError> {
+    let (Some(_), Some(table)) = (&manifest.claims, table) else {
+        return Ok(());
+    };
+    let tree = claims_file::tree_of(table).map_err(|error| wrong(dir::PAYOUTS, &error))?;
+    let stored = dir.exists(dir::CLAIMS_TREE);
+    if stored.map_err(|error| wrong(dir::CLAIMS_TREE, &error))? {
+        check_file(dir, dir::CLAIMS_TREE, |put| tree.each_stored(put))?;
+    }
+    if table.len() <= FILE_PAYEES_MAX {
+        check_file(dir, dir::CLAIMS, |put| {
+            claims_file::each_json(&tree, table, put)
+        })?;
+    }
+    Ok(())
+}
+
+/// Compares a file with what `write` passes to its argument, piece by piece.
+fn check_file(
+    dir: &Dir,
+    name: &'static str,
+    write: impl FnOnce(&mut dyn FnMut(&[u8]) -> io::Result<()>) -> io::Result<()>,
+) -> Result<(), VerifyError> {
+    let opened = Source::open(&**dir.disk(), &dir.file(name));
+    let stored = opened.map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => wrong(name, &"it is missing"),
+        _ => wrong(name, &error),
+    })?;
+    let (mut at, mut same) = (0, true);
+    let compared = write(&mut |piece| {
+        let end = at + piece.len() as u64;
+        same = same && end <= stored.len() && *stored.at(at, piece.len())? == *piece;
+        at = end;
+        Ok(())
+    });
+    compared.map_err(|error| wrong(name, &error))?;
+    if same && at == stored.len() {
+        Ok(())
+    } else {
+        Err(wrong(name, &"computing it again gives another content"))
     }
 }
 
@@ -250,6 +304,12 @@ pub enum ProofError {
     /// The path does not lead to the root.
     #[error(transparent)]
     Path(#[from] PathError),
+    /// The path does not lead to the root of the claim tree.
+    #[error(transparent)]
+    Claim(#[from] ClaimPathError),
+    /// A claim's path without a claim tree.
+    #[error("the proof has a claim's path, and its manifest has no claim tree")]
+    NoClaims,
     /// Nobody has signed the manifest.
     #[error("the manifest is not signed")]
     Unsigned,
@@ -266,7 +326,12 @@ pub fn check_proof(proof: &PayoutProof) -> Result<(), ProofError> {
         return Err(ProofError::Manifest);
     }
     let root = manifest.payouts.as_ref().ok_or(ProofError::NoPayouts)?;
-    Ok(tree::check_path(&proof.payout, &proof.path, root)?)
+    tree::check_path(&proof.payout, &proof.path, root)?;
+    match &manifest.claims {
+        Some(of) => Ok(claims::check_path(&proof.payout, &proof.claim, &of.root)?),
+        None if proof.claim.is_empty() => Ok(()),
+        None => Err(ProofError::NoClaims),
+    }
 }
 
 /// The same, and that one of the pinned keys has signed the manifest. Returns that signature.

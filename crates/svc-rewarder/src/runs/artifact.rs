@@ -10,6 +10,7 @@ use super::worker::{Fuse, Product, ResultItem, crashed, report};
 use super::{Job, RunEvent, Update, guards, reason};
 use crate::inputs::source::Source;
 use crate::manifest::dir;
+use crate::manifest::ledger_payouts;
 use crate::manifest::table::Table;
 use crate::metrics::Metrics;
 
@@ -103,7 +104,7 @@ impl ArtifactWriter {
                 reason: reason(stop.kind(), stop.to_string()),
             };
         }
-        let intents = computed.manifest.payouts.map_or(0, |payouts| payouts.count);
+        let intents = ledger_payouts(&computed.manifest);
         let release = &policy.policy.release;
         let breaches = guards::breaches(
             &self.root,

@@ -25,7 +25,7 @@ use super::{Intent, Run, RunEvent, Update, reason};
 use crate::errors::{WITHDRAWN, usage_paid_detail as usage_paid};
 use crate::inline;
 use crate::manifest::reader::Reader;
-use crate::manifest::{dir, source, verify};
+use crate::manifest::{claims_payout, dir, ledger_payouts, source, verify};
 use crate::metrics::Metrics;
 use ron_service::pinned::KeyRing;
 
@@ -130,7 +130,7 @@ impl Emitter {
         // From here on every payout is checked against the root of this manifest when it is read.
         let payouts = Reader::with(&dir, manifest).map_err(|error| damaged(&error))?;
         let manifest = &payouts.manifest;
-        intent.progress.sealed(payouts.len());
+        intent.progress.sealed(ledger_payouts(manifest));
         let signed = self.ensure_signed(&dir, manifest, shutdown);
         #[cfg(mutant = "unsigned")] // pays what the KMS has not signed
         let signed = signed.or_else(|e| {
@@ -328,7 +328,7 @@ impl Emitter {
             amount_minor: Amount(payouts.total()),
             commitment: manifest.commitment,
             sum_root: root.root,
-            recipients: payouts.len(),
+            recipients: ledger_payouts(manifest),
             source,
             adjusts: manifest.adjusts.clone(),
         };
@@ -376,7 +376,7 @@ impl Emitter {
                 "the ledger does not know the epoch it has just opened; was it restored from a backup?",
             ))
         })?;
-        let count = payouts.len();
+        let count = ledger_payouts(manifest);
         // The ledger's cursor decides where to continue. A closed epoch was paid completely, so
         // only the closing entry is repeated.
         let mut next = if doc.state == EpochState::Closed {
@@ -394,7 +394,10 @@ impl Emitter {
                 return Err(Pause::Stop);
             }
             let last = count.min(next + MAX_ENTRIES as u64);
-            let rows = payouts.range(next, last).map_err(|error| damaged(&error))?;
+            let rows = match claims_payout(manifest) {
+                Some(total) => vec![total],
+                None => payouts.range(next, last).map_err(|error| damaged(&error))?,
+            };
             let batch: Vec<Entry> = rows
                 .into_iter()
                 .map(|payout| self.payout(manifest, payout))

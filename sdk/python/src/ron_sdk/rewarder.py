@@ -35,6 +35,11 @@ class Rewarder(Service):
         """The proof of an account's payout and of the epoch's total, up to the signed manifest."""
         return self._read(f"/rewarder/epochs/{segment(epoch_id)}/proof/{segment(account)}").body
 
+    def claims(self, epoch_id: str) -> dict[str, Any]:
+        """The claim tree of an epoch with claims, in the form of OpenZeppelin's ``StandardMerkleTree``."""
+        raw: dict[str, Any] = self._read(f"/rewarder/epochs/{segment(epoch_id)}/claims").json()
+        return raw
+
     def explanation(self, epoch_id: str, account: str) -> dict[str, Any]:
         """Why the account gets what it gets, as docs/formats/rewarder.md describes it."""
         raw: dict[str, Any] = self._read(f"/rewarder/epochs/{segment(epoch_id)}/explain/{segment(account)}").json()

@@ -215,6 +215,10 @@ export class Members {
     return this.has(name) ? this.object(name) : undefined;
   }
 
+  optionalList(name: string): readonly Json[] | undefined {
+    return this.has(name) ? this.list(name) : undefined;
+  }
+
   end(): void {
     const [name] = this.#left.keys();
     if (name !== undefined) throw new VerificationError(`${this.what} has an unknown member ${JSON.stringify(name)}`);

@@ -5,13 +5,22 @@ import { VerificationError } from "../errors.js";
 import { type Json, Members, bigEndian, canonical, canonicalObject, concat, fromB64url, jsonObject, utf8 } from "./encoding.js";
 import { ed25519 } from "./note.js";
 
-const VERSION = 1;
+/** Manifests of epochs that the ledger pays, and of those with a claim tree. */
+const [LEDGER, CLAIMS] = [1, 2];
 const AMOUNT_END = 2n ** 128n;
 
 export interface PayoutsRoot {
   readonly root: string;
   readonly count: number;
   readonly total: bigint;
+}
+
+/** The claim tree of an epoch whose payees, 0x addresses, claim their payouts elsewhere. */
+export interface Claims {
+  /** Root of the tree as OpenZeppelin's StandardMerkleTree has it: 0x and 64 hexadecimal digits. */
+  readonly root: string;
+  /** Account of the ledger that holds what they claim. */
+  readonly account: string;
 }
 
 /** A signed manifest: what an epoch pays. */
@@ -29,6 +38,8 @@ export interface Manifest {
   readonly recipients: number;
   /** Absent for a quarantined epoch, which pays nothing. */
   readonly payouts: PayoutsRoot | undefined;
+  /** Absent for an epoch whose payees the ledger pays. */
+  readonly claims: Claims | undefined;
   readonly commitment: string;
 }
 
@@ -41,6 +52,11 @@ export interface Payout {
   readonly total: bigint;
   /** The signed manifest that the proof ends in. */
   readonly manifest: Manifest;
+  /**
+   * The proof for a claim contract that has the root of the manifest's claim tree, which checks it: siblings from the
+   * payee's leaf up. Empty without a claim tree.
+   */
+  readonly claim: readonly string[];
 }
 
 /**
@@ -102,6 +118,7 @@ export function verifyPayout(proof: Uint8Array, publicKey: string): Payout {
   const [account, amount, index] = [row.text("account"), row.amount("amount_minor"), row.whole("index")];
   row.end();
   const path = parsed.list("path").map((step) => new Members(step, "a step of the proof"));
+  const claim = claimPath(parsed, manifest);
   parsed.end();
   const name = utf8(account);
   let found = b3(utf8("ron-rewarder/v1/leaf\0"), bigEndian(index, 8), bigEndian(name.length, 4), name, bigEndian(amount, 16));
@@ -135,7 +152,20 @@ export function verifyPayout(proof: Uint8Array, publicKey: string): Payout {
   if (total !== root.total || `b3:${bytesToHex(top)}` !== root.root) {
     throw new VerificationError("the proof does not lead to the root and total of the manifest");
   }
-  return { account, amount, index, total, manifest };
+  return { account, amount, index, total, manifest, claim };
+}
+
+function claimPath(proof: Members, manifest: Manifest): readonly string[] {
+  const path = proof.optionalList("claim") ?? [];
+  if (manifest.claims === undefined && path.length > 0) {
+    throw new VerificationError("the proof has the path of a claim, and its manifest has no claim tree");
+  }
+  return path.map((step) => claimHash(step));
+}
+
+function claimHash(step: Json): string {
+  if (typeof step === "string" && /^0x[0-9a-f]{64}$/.test(step)) return step;
+  throw new VerificationError("a hash of the claim tree is not 0x and 64 lower-case hexadecimal digits");
 }
 
 function commitmentOf(value: { readonly [name: string]: Json }): Uint8Array {
@@ -144,7 +174,8 @@ function commitmentOf(value: { readonly [name: string]: Json }): Uint8Array {
 }
 
 function read(members: Members): Manifest {
-  if (members.whole("version") !== VERSION) {
+  const version = members.whole("version");
+  if (version !== LEDGER && version !== CLAIMS) {
     throw new VerificationError("the manifest has a format that this version of the package does not know");
   }
   const [totals, payouts, inputs] = [members.object("totals"), members.optionalObject("payouts"), members.object("inputs")];
@@ -164,6 +195,7 @@ function read(members: Members): Manifest {
     residual: totals.amount("residual_minor"),
     recipients: totals.whole("recipients"),
     payouts: payouts === undefined ? undefined : payoutsRoot(payouts),
+    claims: version === CLAIMS ? claims(members.object("claims")) : undefined,
     commitment: members.text("commitment"),
   };
   totals.end();
@@ -182,6 +214,12 @@ function payoutsRoot(members: Members): PayoutsRoot {
   const root = { root: members.text("root"), count: members.whole("count"), total: members.amount("total_minor") };
   members.end();
   return root;
+}
+
+function claims(members: Members): Claims {
+  const found = { root: claimHash(members.text("root")), account: members.text("account") };
+  members.end();
+  return found;
 }
 
 function hash(text: string): Uint8Array {

@@ -112,6 +112,9 @@ class Members:
     def amount(self, name: str) -> int:
         return decimal(self.text(name), f"{self._what}: {name}", below=2**128)
 
+    def optional_list(self, name: str) -> list[Any] | None:
+        return None if self._absent(name) else self.list(name)
+
     def list(self, name: str) -> list[Any]:
         return self._take(name, list)  # type: ignore[no-any-return]
 

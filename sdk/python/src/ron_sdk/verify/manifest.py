@@ -9,7 +9,8 @@ from ..errors import VerificationError
 from .encoding import Members, canonical, canonical_object, from_b64url, json_object
 from .note import ed25519
 
-_VERSION = 1
+#: Manifests of epochs that the ledger pays, and of those with a claim tree.
+_LEDGER, _CLAIMS = 1, 2
 _AMOUNT_END = 2**128
 
 
@@ -18,6 +19,16 @@ class PayoutsRoot:
     root: str
     count: int
     total: int
+
+
+@dataclass(frozen=True)
+class Claims:
+    """The claim tree of an epoch whose payees, 0x addresses, claim their payouts elsewhere."""
+
+    #: Root of the tree as OpenZeppelin's StandardMerkleTree has it: 0x and 64 hexadecimal digits.
+    root: str
+    #: Account of the ledger that holds what they claim.
+    account: str
 
 
 @dataclass(frozen=True)
@@ -37,6 +48,8 @@ class Manifest:
     recipients: int
     #: ``None`` for a quarantined epoch, which pays nothing.
     payouts: PayoutsRoot | None
+    #: ``None`` for an epoch whose payees the ledger pays.
+    claims: Claims | None
     commitment: str
 
 
@@ -51,6 +64,9 @@ class Payout:
     total: int
     #: The signed manifest that the proof ends in.
     manifest: Manifest
+    #: The proof for a claim contract that has the root of the manifest's claim tree, which checks it: siblings from the
+    #: payee's leaf up. Empty without a claim tree.
+    claim: tuple[str, ...]
 
 
 def verify_manifest(manifest: bytes, signature: bytes, public_key: str) -> Manifest:
@@ -108,6 +124,7 @@ def verify_payout(proof: bytes, public_key: str) -> Payout:
     account, amount, index = row.text("account"), row.amount("amount_minor"), row.whole("index")
     row.end()
     path = [Members(step, "a step of the proof") for step in parsed.list("path")]
+    claim = _claim_path(parsed, manifest)
     parsed.end()
     name = account.encode()
     found = _b3(
@@ -141,7 +158,21 @@ def verify_payout(proof: bytes, public_key: str) -> Payout:
     top = _b3(b"ron-rewarder/v1/root\0", root.count.to_bytes(8, "big"), total.to_bytes(16, "big"), found)
     if total != root.total or "b3:" + top.hex() != root.root:
         raise VerificationError("the proof does not lead to the root and total of the manifest")
-    return Payout(account, amount, index, total, manifest)
+    return Payout(account, amount, index, total, manifest, claim)
+
+
+def _claim_path(proof: Members, manifest: Manifest) -> tuple[str, ...]:
+    path = proof.optional_list("claim") or []
+    if manifest.claims is None and path:
+        raise VerificationError("the proof has the path of a claim, and its manifest has no claim tree")
+    return tuple(_claim_hash(step) for step in path)
+
+
+def _claim_hash(step: Any) -> str:
+    digits = step.removeprefix("0x") if isinstance(step, str) else ""
+    if len(digits) != 64 or "0x" + digits != step or digits.strip("0123456789abcdef"):
+        raise VerificationError("a hash of the claim tree is not 0x and 64 lower-case hexadecimal digits")
+    return "0x" + digits
 
 
 def _commitment(value: dict[str, Any]) -> bytes:
@@ -150,7 +181,8 @@ def _commitment(value: dict[str, Any]) -> bytes:
 
 
 def _manifest(members: Members) -> Manifest:
-    if members.whole("version") != _VERSION:
+    version = members.whole("version")
+    if version not in (_LEDGER, _CLAIMS):
         raise VerificationError("the manifest has a format that this version of the package does not know")
     totals, payouts, inputs = members.object("totals"), members.optional_object("payouts"), members.object("inputs")
     for name in ("snapshot", "policy_id", "policy_hash"):
@@ -172,6 +204,7 @@ def _manifest(members: Members) -> Manifest:
         residual=totals.amount("residual_minor"),
         recipients=totals.whole("recipients"),
         payouts=None if payouts is None else _payouts_root(payouts),
+        claims=_claims(members.object("claims")) if version == _CLAIMS else None,
         commitment=members.text("commitment"),
     )
     totals.end()
@@ -188,6 +221,12 @@ def _payouts_root(members: Members) -> PayoutsRoot:
     root = PayoutsRoot(members.text("root"), members.whole("count"), members.amount("total_minor"))
     members.end()
     return root
+
+
+def _claims(members: Members) -> Claims:
+    found = Claims(_claim_hash(members.text("root")), members.text("account"))
+    members.end()
+    return found
 
 
 def _hash(text: str) -> bytes:
