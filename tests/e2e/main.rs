@@ -62,6 +62,7 @@ mod passport_spread;
 mod pkcs11;
 mod readme;
 mod rewarder;
+mod rewarder_bundle;
 mod rewarder_claims;
 mod rewarder_payees;
 mod rewarder_release;

@@ -12,14 +12,17 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use ron_files::Dir;
-use ron_proto::rewarder::RunStatus;
+use ron_proto::Account;
+use ron_proto::rewarder::{PayoutProof, RunStatus};
 use ron_service::pinned::{KeyRing, PinnedKey};
 use ron_tlog::note::VerifierKey;
+use svc_rewarder::manifest::bundle::{self, Checked};
 use svc_rewarder::manifest::dir::RUN_SIG;
-use svc_rewarder::manifest::reader::prove;
-use svc_rewarder::manifest::verify::{Pins, verify_run_dir};
+use svc_rewarder::manifest::reader::{ProveError, prove};
+use svc_rewarder::manifest::verify::{Pins, check_proof, verify_run_dir};
 
 use crate::layout::Layout;
+use crate::rewarder::place::{self, Place, Site};
 use crate::verifiers;
 
 /// Commands that need nothing but a log.
@@ -47,8 +50,8 @@ pub struct LogPlace {
 pub enum RewarderCommand {
     /// Recompute a run from its inputs and check everything in its directory.
     Verify {
-        /// Directory of the run; every run of the data directory when absent.
-        dir: Option<PathBuf>,
+        /// Directory of the run, or address of a bundle; every run of the data directory when absent.
+        dir: Option<String>,
         /// Accept a run without a manifest signature, as `compute --out` makes it; everything else
         /// is checked.
         #[arg(long, requires = "dir")]
@@ -58,8 +61,8 @@ pub enum RewarderCommand {
     },
     /// Show that an account's payout is part of a run's total.
     Prove {
-        /// Directory of the run.
-        dir: PathBuf,
+        /// Directory of the run, or address of a bundle.
+        dir: String,
         /// Account whose payout is proved.
         account: String,
     },
@@ -103,10 +106,12 @@ pub fn rewarder(command: RewarderCommand) -> Result<(), String> {
         } => {
             let layout = Layout::new(keys.data_dir.as_deref())?;
             let pins = keys.pins(&layout, unsigned)?;
-            let dirs = match dir {
-                Some(dir) => vec![dir],
-                None => run_dirs(&layout)?,
-            };
+            if let Some(name) = dir {
+                let place = Place::need(&name, place::ALL)?;
+                println!("{}", run_dir(&place.dir, &pins)?);
+                return Ok(());
+            }
+            let dirs = run_dirs(&layout)?;
             if dirs.is_empty() {
                 return Err(format!("there is no run under {}", layout.root.display()));
             }
@@ -117,13 +122,31 @@ pub fn rewarder(command: RewarderCommand) -> Result<(), String> {
         }
         RewarderCommand::Prove { dir, account } => {
             let account = account.parse().map_err(|e| format!("{e}"))?;
-            let proof = prove(&Dir::os(dir), &account).map_err(|e| e.to_string())?;
+            let proof = proof_of(&dir, &account)?;
             let text = serde_json::to_string_pretty(&proof).map_err(|e| e.to_string())?;
             println!("{text}");
             Ok(())
         }
         RewarderCommand::VerifyProof(args) => proof::run(&args),
     }
+}
+
+/// A bundle on a web server has the proof itself; it is read and checked, and nothing else is.
+fn proof_of(name: &str, account: &Account) -> Result<PayoutProof, String> {
+    if let Some(site) = Site::at(name)?
+        && site.bundle()?.proofs > 0
+    {
+        let proof = site.proof(account)?;
+        let proof = proof.ok_or_else(|| ProveError::NotPaid.to_string())?;
+        check_proof(&proof).map_err(|e| format!("{name}: {e}"))?;
+        return if proof.payout.account == *account {
+            Ok(proof)
+        } else {
+            Err(format!("{name}: the proof is of {}", proof.payout.account))
+        };
+    }
+    let place = Place::need(name, place::PAYOUTS)?;
+    prove(&place.open(), account).map_err(|e| e.to_string())
 }
 
 impl LogPlace {
@@ -229,6 +252,11 @@ pub fn run_dir(dir: &Path, pins: &Pins) -> Result<String, String> {
         };
         format!("run {}: {e}{hint}", dir.display())
     })?;
+    let proofs = match bundle::check(&Dir::os(dir)) {
+        Ok(Checked::Bundle { proofs }) if proofs > 0 => format!(", {proofs} proofs hold"),
+        Ok(_) => String::new(),
+        Err(e) => return Err(format!("run {}: {e}", dir.display())),
+    };
     let m = &verified.manifest;
     if m.status == RunStatus::Quarantined {
         let (epoch, commitment) = (&m.epoch_id, &m.commitment);
@@ -241,7 +269,7 @@ pub fn run_dir(dir: &Path, pins: &Pins) -> Result<String, String> {
         None => "computed again and equal, signed by nobody",
     };
     Ok(format!(
-        "{signed}: epoch {}, {} recipients, {} paid, {} residual, {}",
+        "{signed}: epoch {}, {} recipients, {} paid, {} residual{proofs}, {}",
         m.epoch_id,
         m.totals.recipients,
         m.totals.payout_minor,

@@ -51,12 +51,19 @@ pub fn client() -> Arc<HttpClient> {
 /// The same for Unix sockets of these users.
 pub fn client_of(peer_uids: Vec<u32>) -> Arc<HttpClient> {
     Arc::new(HttpClient::new(ClientConfig {
+        peer_uids,
+        ..config()
+    }))
+}
+
+/// What every client of the command line has, but for the users of sockets.
+pub fn config() -> ClientConfig {
+    ClientConfig {
         tls: TRUSTED.get().cloned(),
         patience: PATIENCE,
-        peer_uids,
         insecure_loopback: insecure_loopback(),
         ..ClientConfig::default()
-    }))
+    }
 }
 
 /// A short pause that only the end of the process can interrupt.

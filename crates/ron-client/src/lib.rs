@@ -20,6 +20,7 @@ mod call;
 mod kms;
 mod ledger;
 mod passport;
+pub mod ranged;
 mod rewarder;
 mod wallet;
 

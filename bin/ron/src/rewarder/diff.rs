@@ -9,12 +9,12 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use ron_files::Dir;
 use ron_proto::rewarder::{Payout, RunTotals};
 use ron_proto::{Account, EpochId};
 use svc_rewarder::manifest::reader::Reader;
 
 use self::picture::Picture;
+use super::place::{PAYOUTS, Place};
 use super::remote::{Remote, failed, within};
 
 /// Payouts read at a time from a directory.
@@ -26,7 +26,7 @@ const STEP: u64 = 8_192;
 #[command(after_help = "Examples:\n  ron rewarder diff run-before run\n  \
                   ron rewarder diff 2026-10 2026-11 --csv changes.csv --svg changes.svg")]
 pub struct DiffArgs {
-    /// Directory of a run, or id of an epoch of the service: what is compared with.
+    /// Directory of a run, address of a bundle, or id of an epoch of the service: what is compared with.
     before: String,
     /// The same, of what is compared.
     after: String,
@@ -56,17 +56,20 @@ struct Rows {
 }
 
 enum Source {
-    Dir(Box<Reader>),
+    /// The reader reads from the place, which must stay.
+    Dir(
+        Box<Reader>,
+        #[expect(dead_code, reason = "kept for its files")] Place,
+    ),
     Service(Remote, EpochId),
 }
 
 impl Rows {
     fn open(name: &str, data_dir: Option<&Path>) -> Result<Self, String> {
-        let dir = Path::new(name);
-        let (source, totals) = if dir.is_dir() {
-            let reader = Reader::open(&Dir::os(dir)).map_err(|e| format!("run {name}: {e}"))?;
+        let (source, totals) = if let Some(place) = Place::find(name, PAYOUTS)? {
+            let reader = Reader::open(&place.open()).map_err(|e| format!("run {name}: {e}"))?;
             let totals = reader.manifest.totals;
-            (Source::Dir(Box::new(reader)), totals)
+            (Source::Dir(Box::new(reader), place), totals)
         } else {
             let epoch: EpochId = name.parse().map_err(|e| format!("{e}"))?;
             let remote = Remote::connect(data_dir)?;
@@ -95,7 +98,7 @@ impl Rows {
             return Ok(None);
         }
         let mut rows = match &self.source {
-            Source::Dir(reader) => reader
+            Source::Dir(reader, _) => reader
                 .range(self.next, end.min(self.next + STEP))
                 .map_err(|e| e.to_string())?,
             Source::Service(remote, epoch) => {

@@ -1,13 +1,13 @@
 //! `ron rewarder explain`: why an account gets what it gets, from a run's directory or from the service.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
-use ron_files::Dir;
 use ron_proto::Account;
 use ron_proto::rewarder::{PayoutExplanation, RemainderUnit, UnpaidReason};
 use svc_rewarder::manifest::explain::Explainer;
 
+use super::place::{INPUTS, Place};
 use super::remote::{Remote, failed, within};
 
 /// Say why an account gets what it gets: usage, weights, caps, share, and the reason if nothing is paid.
@@ -16,7 +16,7 @@ use super::remote::{Remote, failed, within};
     after_help = "Examples:\n  ron rewarder explain run acct:alice\n  ron rewarder explain 2026-11 acct:alice --json"
 )]
 pub struct ExplainArgs {
-    /// Directory of the run, or id of an epoch of the service.
+    /// Directory of the run, address of a bundle, or id of an epoch of the service.
     run: String,
     /// Account.
     account: String,
@@ -30,10 +30,9 @@ pub struct ExplainArgs {
 
 pub fn run(args: &ExplainArgs) -> Result<(), String> {
     let account: Account = args.account.parse().map_err(|e| format!("{e}"))?;
-    let dir = Path::new(&args.run);
-    let explained = if dir.is_dir() {
+    let explained = if let Some(place) = Place::find(&args.run, INPUTS)? {
         let at = |e: svc_rewarder::manifest::verify::VerifyError| format!("run {}: {e}", args.run);
-        let run = Explainer::open(&Dir::os(dir), &()).map_err(at)?;
+        let run = Explainer::open(&place.open(), &()).map_err(at)?;
         run.explain(&account).map_err(at)?
     } else {
         let epoch = args.run.parse().map_err(|e| format!("{e}"))?;

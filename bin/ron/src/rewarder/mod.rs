@@ -1,12 +1,14 @@
 //! `ron rewarder`: seals usage, computes epochs locally or in the running service, settles,
-//! approves and withdraws them, exports, plots, explains, compares,
+//! approves and withdraws them, exports, bundles, plots, explains, compares,
 //! verifies and proves.
 
+mod bundle;
 mod compute;
 mod diff;
 mod explain;
 mod export;
 mod import;
+pub mod place;
 mod plot;
 mod release;
 pub mod remote;
@@ -24,6 +26,7 @@ use crate::check;
                   ron rewarder verify run --unsigned\n  ron rewarder prove run acct:alice > proof.json\n  \
                   ron rewarder verify-proof proof.json --unsigned\n  \
                   ron rewarder explain run acct:alice\n  ron rewarder diff run-before run\n  \
+                  ron rewarder bundle run --out 2026-11\n  \
                   ron rewarder plot --out epochs.svg"
 )]
 pub struct RewarderArgs {
@@ -41,6 +44,7 @@ enum Command {
     Explain(explain::ExplainArgs),
     Diff(diff::DiffArgs),
     Export(export::ExportArgs),
+    Bundle(bundle::BundleArgs),
     Plot(plot::PlotArgs),
     #[command(flatten)]
     Check(check::RewarderCommand),
@@ -56,6 +60,7 @@ pub fn run(args: RewarderArgs) -> Result<(), String> {
         Command::Explain(args) => explain::run(&args),
         Command::Diff(args) => diff::run(&args),
         Command::Export(args) => export::run(&args),
+        Command::Bundle(args) => bundle::run(&args),
         Command::Plot(args) => plot::run(&args),
         Command::Check(command) => check::rewarder(command),
     }

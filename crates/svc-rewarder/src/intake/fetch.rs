@@ -8,8 +8,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ron_client::{Caller, ClientError, Credential, Outgoing, encode};
-use ron_http::{Cause, HttpClient, Reply, url_origin};
+use ron_client::ranged::{Piece, PieceError, piece};
+use ron_client::{Caller, Credential, encode};
+use ron_http::{HttpClient, url_origin};
 use ron_kernel::Deadline;
 use ron_proto::values::ContentId;
 
@@ -137,30 +138,13 @@ impl Origin {
         total: Option<u64>,
     ) -> Result<Piece, FetchError> {
         let last = total.unwrap_or(self.cap).min(at + PIECE) - 1;
-        let range = format!("bytes={at}-{last}");
         let time = self.patience + Duration::from_secs((last - at) / self.min_rate);
-        let reply = self.caller.send(&Outgoing {
-            headers: &[("Range", &range), ("Accept", "application/octet-stream")],
-            ..Outgoing::get(path, Deadline::within(time))
-        });
-        let reply = match reply {
-            Ok(reply) => reply,
-            Err(error) if error.status() == Some(404) => return Err(FetchError::Missing(*cid)),
-            Err(error) => return Err(unavailable(&error)),
-        };
-        let piece = if reply.status == 206 {
-            part(reply, at)?
-        } else if at == 0 {
-            // The source ignores `Range` and sent the whole file; the client's maximum response
-            // size bounds it.
-            Piece {
-                total: reply.body.len() as u64,
-                bytes: reply.body,
-            }
-        } else {
-            let why = format!("status {} for a range", reply.status);
-            return Err(FetchError::Wrong(why));
-        };
+        let piece = piece(&self.caller, path, at..=last, Deadline::within(time));
+        let piece = piece.map_err(|error| match error {
+            PieceError::Call(error) if error.status() == Some(404) => FetchError::Missing(*cid),
+            PieceError::Call(_) => FetchError::Unavailable(error.to_string()),
+            PieceError::Wrong(why) => FetchError::Wrong(why),
+        })?;
         if total.is_some_and(|total| total != piece.total) {
             return Err(FetchError::Wrong("its length changed on the way".into()));
         }
@@ -179,47 +163,6 @@ impl std::fmt::Debug for Origin {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.write_str("Origin")
     }
-}
-
-struct Piece {
-    bytes: Vec<u8>,
-    /// Size of the whole snapshot, in bytes.
-    total: u64,
-}
-
-/// Checks that a 206 holds the requested bytes, from `at` on, and states the length of the whole
-/// file.
-fn part(reply: Reply, at: u64) -> Result<Piece, FetchError> {
-    let wrong = || FetchError::Wrong("a range without a proper Content-Range".into());
-    let range = reply.header("content-range").ok_or_else(wrong)?;
-    let (span, total) = range
-        .strip_prefix("bytes ")
-        .and_then(|rest| rest.split_once('/'))
-        .ok_or_else(wrong)?;
-    let (from, to) = span.split_once('-').ok_or_else(wrong)?;
-    let number = |text: &str| text.parse::<u64>().map_err(|_| wrong());
-    let (from, to, total) = (number(from)?, number(to)?, number(total)?);
-    let length = reply.body.len() as u64;
-    let fits = from == at && length > 0 && to.checked_sub(from) == Some(length - 1) && to < total;
-    if !fits {
-        return Err(wrong());
-    }
-    Ok(Piece {
-        bytes: reply.body,
-        total,
-    })
-}
-
-fn unavailable(error: &ClientError) -> FetchError {
-    let mut why = error.to_string();
-    if let ClientError::Unknown {
-        cause: Cause::TooLarge,
-        ..
-    } = error
-    {
-        why.push_str("; large snapshots need a source that answers ranges (206)");
-    }
-    FetchError::Unavailable(why)
 }
 
 #[cfg(test)]

@@ -203,7 +203,7 @@ fn a_source_that_is_unavailable_slow_or_without_ranges_is_given_up() {
     let whole: Temper = |_, bytes, _, _| ("200 OK\r\n".into(), bytes.to_vec());
     let error = fetch(whole, CAP).expect_err("too large for one answer");
     assert!(
-        error.to_string().contains("a source that answers ranges"),
+        error.to_string().contains("a server that answers ranges"),
         "{error}"
     );
     let slow: Temper = |asked, bytes, from, to| {

@@ -3,6 +3,7 @@
 //! `run key -> payout table -> Merkle-sum root -> manifest -> commitment`. None of it depends on
 //! time, on the ledger or on the state of the run.
 
+pub mod bundle;
 pub mod claims;
 pub mod claims_file;
 pub mod dir;

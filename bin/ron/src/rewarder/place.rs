@@ -1,0 +1,259 @@
+//! Where a run is that a command names: its directory, a bundle of it, or the address of a bundle.
+
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ron_client::ranged::{PieceError, piece};
+use ron_client::{Caller, Credential};
+use ron_files::{Dir, OsDisk};
+use ron_http::{ClientConfig, HttpClient, url_origin};
+use ron_kernel::Deadline;
+use ron_proto::rewarder::PayoutProof;
+use ron_proto::{Account, ContentId, strict};
+use svc_rewarder::manifest::bundle::{BUNDLE, Bundle, content_of, proof_path};
+use svc_rewarder::manifest::dir;
+
+use super::{BYTES, bar};
+use crate::net;
+
+/// Bytes requested at a time.
+const PIECE: u64 = 2 << 20;
+/// Largest file that a server without ranges sends.
+const WHOLE_MAX: u64 = 64 << 20;
+/// Largest `bundle.json`, and largest proof.
+const SMALL_MAX: u64 = 1 << 20;
+/// Most bytes that one command downloads.
+const DOWNLOAD_MAX: u64 = 8 << 30;
+/// Lowest rate of a server, in bytes per second, after the first seconds.
+const RATE: u64 = 64 << 10;
+/// Names that are tried for a temporary directory.
+const NAMES_MAX: u32 = 1_000;
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Files that prove and compare payouts.
+pub const PAYOUTS: &[&str] = &[
+    dir::RUN,
+    dir::RUN_SIG,
+    dir::PAYOUTS,
+    dir::TREE,
+    dir::CLAIMS_TREE,
+];
+/// Files that explain them.
+pub const INPUTS: &[&str] = &[
+    dir::RUN,
+    dir::PAYOUTS,
+    dir::TREE,
+    dir::SNAPSHOT,
+    dir::POLICY,
+];
+/// Everything that a verification reads.
+pub const ALL: &[&str] = &Bundle::FILES;
+
+/// A run's directory. A downloaded one is removed with this value.
+pub struct Place {
+    pub dir: PathBuf,
+    downloaded: bool,
+}
+
+impl Place {
+    /// The run that `name` names, with these of its files; `None` if it is neither a directory nor an
+    /// address.
+    pub fn find(name: &str, files: &[&str]) -> Result<Option<Self>, String> {
+        if let Some(site) = Site::at(name)? {
+            return site.download(files).map(Some);
+        }
+        let dir = PathBuf::from(name);
+        let found = dir.is_dir().then_some(Self {
+            dir,
+            downloaded: false,
+        });
+        Ok(found)
+    }
+
+    /// The same; an error if `name` is nothing of that.
+    pub fn need(name: &str, files: &[&str]) -> Result<Self, String> {
+        let found = Self::find(name, files)?;
+        found.ok_or_else(|| format!("{name} is no directory of a run and no address of a bundle"))
+    }
+
+    pub fn open(&self) -> Dir {
+        Dir::os(&self.dir)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if self.downloaded {
+            let _ = fs::remove_dir_all(&self.dir); // this process made it; what is left is in the system's temporary directory
+        }
+    }
+}
+
+/// A bundle on a web server.
+pub struct Site {
+    url: String,
+    /// Path of the bundle, with a slash at its end.
+    path: String,
+    caller: Caller,
+}
+
+impl Site {
+    /// The bundle at an address; `None` if `url` is none.
+    pub fn at(url: &str) -> Result<Option<Self>, String> {
+        if !(url.starts_with("http://") || url.starts_with("https://")) {
+            return Ok(None);
+        }
+        let base = url_origin(url).ok_or_else(|| format!("{url} is not an address"))?;
+        let path = url[base.len()..].trim_end_matches('/');
+        if path.contains(['?', '#']) {
+            return Err(format!(
+                "{url}: the address of a bundle is that of its directory, without ? and #"
+            ));
+        }
+        let http = HttpClient::new(ClientConfig {
+            max_response_bytes: WHOLE_MAX,
+            ..net::config()
+        });
+        Ok(Some(Self {
+            url: url.to_owned(),
+            path: format!("{path}/"),
+            caller: Caller::new(base, Credential::none(), Arc::new(http)),
+        }))
+    }
+
+    /// The stored proof of an account; `None` if the bundle has none of it.
+    pub fn proof(&self, account: &Account) -> Result<Option<PayoutProof>, String> {
+        let name = proof_path(account);
+        let Some(bytes) = self.small(&name)? else {
+            return Ok(None);
+        };
+        let proof = strict::from_slice(&bytes);
+        proof
+            .map(Some)
+            .map_err(|e| format!("{}: {name}: {e}", self.url))
+    }
+
+    /// What the bundle consists of.
+    pub fn bundle(&self) -> Result<Bundle, String> {
+        let bytes = self.small(BUNDLE)?;
+        let bytes =
+            bytes.ok_or_else(|| format!("{}: there is no {BUNDLE}; it is no bundle", self.url))?;
+        Bundle::read(&bytes).map_err(|e| format!("{}: {e}", self.url))
+    }
+
+    fn download(&self, files: &[&str]) -> Result<Place, String> {
+        let bundle = self.bundle()?;
+        let wanted: Vec<_> = bundle
+            .files
+            .iter()
+            .filter(|file| files.contains(&file.name.as_str()))
+            .collect();
+        let bytes = wanted
+            .iter()
+            .try_fold(0_u64, |sum, file| sum.checked_add(file.bytes));
+        let Some(bytes) = bytes.filter(|bytes| *bytes <= DOWNLOAD_MAX) else {
+            return Err(format!(
+                "{}: its files have more than {DOWNLOAD_MAX} bytes; copy the bundle and name its directory",
+                self.url
+            ));
+        };
+        let place = Place {
+            dir: temporary()?,
+            downloaded: true,
+        };
+        let bar = bar("download", bytes, BYTES);
+        for file in wanted {
+            let target = place.dir.join(&file.name);
+            let id = self.file(&file.name, file.bytes, &target, |got| bar.inc(got))?;
+            if id != file.id {
+                return Err(format!(
+                    "{}: {} is not what {BUNDLE} says",
+                    self.url, file.name
+                ));
+            }
+        }
+        bar.finish_and_clear();
+        Ok(place)
+    }
+
+    /// Downloads a file of exactly this length, and returns its content id.
+    fn file(
+        &self,
+        name: &str,
+        length: u64,
+        target: &Path,
+        got: impl Fn(u64),
+    ) -> Result<ContentId, String> {
+        let at = |why: String| format!("{}: {name}: {why}", self.url);
+        let cannot = |e: std::io::Error| format!("cannot write {}: {e}", target.display());
+        let mut file = fs::File::create_new(target).map_err(cannot)?;
+        let mut have = 0;
+        while have < length {
+            let last = length.min(have + PIECE) - 1;
+            let part = self
+                .piece(name, have, last)
+                .map_err(|e| at(e.to_string()))?;
+            if part.total != length || have + part.bytes.len() as u64 > length {
+                return Err(at(format!(
+                    "it has {} bytes; {BUNDLE} says {length}",
+                    part.total
+                )));
+            }
+            file.write_all(&part.bytes).map_err(cannot)?;
+            have += part.bytes.len() as u64;
+            got(part.bytes.len() as u64);
+        }
+        content_of(&OsDisk, target)
+            .map(|(id, _)| id)
+            .map_err(cannot)
+    }
+
+    fn small(&self, name: &str) -> Result<Option<Vec<u8>>, String> {
+        match self.piece(name, 0, SMALL_MAX - 1) {
+            Ok(part) if part.total == part.bytes.len() as u64 && part.total <= SMALL_MAX => {
+                Ok(Some(part.bytes))
+            }
+            Ok(part) => Err(format!(
+                "{}: {name} has {} bytes; at most {SMALL_MAX} are read",
+                self.url, part.total
+            )),
+            Err(PieceError::Call(error)) if error.status() == Some(404) => Ok(None),
+            Err(error) => Err(format!("{}: {name}: {error}", self.url)),
+        }
+    }
+
+    fn piece(
+        &self,
+        name: &str,
+        at: u64,
+        last: u64,
+    ) -> Result<ron_client::ranged::Piece, PieceError> {
+        let time = PATIENCE + Duration::from_secs((last - at) / RATE);
+        piece(
+            &self.caller,
+            &format!("{}{name}", self.path),
+            at..=last,
+            Deadline::within(time),
+        )
+    }
+}
+
+/// A new directory that nobody else can enter.
+fn temporary() -> Result<PathBuf, String> {
+    let root = std::env::temp_dir();
+    let cannot = |e: std::io::Error| format!("cannot make a directory in {}: {e}", root.display());
+    // The names of others are passed over: making a directory fails where anything has its name.
+    for n in 0..NAMES_MAX {
+        let dir = root.join(format!("ron-bundle-{}-{n}", std::process::id()));
+        match fs::DirBuilder::new().mode(0o700).create(&dir) {
+            Ok(()) => return Ok(dir),
+            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
+            Err(e) => return Err(cannot(e)),
+        }
+    }
+    Err(cannot(std::io::ErrorKind::AlreadyExists.into()))
+}
