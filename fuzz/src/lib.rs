@@ -20,6 +20,7 @@ pub mod routing;
 pub mod token;
 pub mod transit;
 pub mod unpack;
+pub mod usage;
 
 #[allow(dead_code)] // the console uses the rest
 #[path = "../../crates/svc-admin/src/promtext/mod.rs"]

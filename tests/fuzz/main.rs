@@ -34,6 +34,8 @@ mod token;
 mod transit;
 #[path = "../../fuzz/src/unpack.rs"]
 mod unpack;
+#[path = "../../fuzz/src/usage.rs"]
+mod usage;
 
 use ron_tests::Draws;
 use svc_admin::promtext;
@@ -135,6 +137,11 @@ fn operations_leaves_and_images_of_the_ledger() {
 #[test]
 fn tokens_statements_and_proofs() {
     replay("token", token::run);
+}
+
+#[test]
+fn files_of_usage() {
+    replay("usage", usage::run);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use crate::cmd::Cmd;
 use crate::files;
 use crate::task::{Args, Failure, Outcome};
 
-const TARGETS: [&str; 13] = [
+const TARGETS: [&str; 14] = [
     "request",
     "chunked",
     "routing",
@@ -20,6 +20,7 @@ const TARGETS: [&str; 13] = [
     "kms",
     "transit",
     "columns",
+    "usage",
 ];
 
 /// The flags that cargo-fuzz would give, without the address sanitizer: our code has no unsafe.

@@ -328,7 +328,7 @@ pub const TASKS: &[Task] = &[
     },
     Task {
         name: "fuzz",
-        shows: "parsers and state machines survive any input: `request`, `chunked`, `routing`, `json`, `unpack`, `metrics`, `ledger`, `token`, `assertion`, `form`, `kms`, `transit`, `columns`",
+        shows: "parsers and state machines survive any input: `request`, `chunked`, `routing`, `json`, `unpack`, `metrics`, `ledger`, `token`, `assertion`, `form`, `kms`, `transit`, `columns`, `usage`",
         length: "10 min per target",
         example: "600",
         args: &[

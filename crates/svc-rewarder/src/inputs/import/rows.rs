@@ -246,6 +246,10 @@ impl Rows {
             column.amounts.resize(row + 1, 0);
             column.places.resize(row + 1, 0);
         }
+        // The sum comes before the repetition, which is not known of rows that were spilled: a line that
+        // breaks both rules is refused for the same one with any memory.
+        let sum = column.sum.checked_add(amount);
+        column.sum = sum.ok_or_else(|| at(line, "the sum of this metric passes 2^128-1"))?;
         let first = column.places[row] == 0;
         if !first && self.kind == ImportKind::Totals {
             return Err(at(line, TWICE));
@@ -253,8 +257,6 @@ impl Rows {
         if first {
             column.places[row] = self.source | line;
         }
-        let sum = column.sum.checked_add(amount);
-        column.sum = sum.ok_or_else(|| at(line, "the sum of this metric passes 2^128-1"))?;
         column.amounts[row] += amount;
         if first {
             self.spill_if_full()?;
@@ -365,7 +367,9 @@ impl Rows {
             return (number, fault);
         }
         let twice = self.spill.take().and_then(|(_, runs)| runs.first_twice());
-        match twice.filter(|twice| *twice < place) {
+        // Several rows may stand on one line, which ends with a carriage return alone for some of them. Those
+        // that were added came before the refused one.
+        match twice.filter(|twice| *twice <= place) {
             Some(twice) => twice_at(twice),
             None => (number, fault),
         }
