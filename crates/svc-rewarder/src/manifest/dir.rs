@@ -1,9 +1,10 @@
 //! The artifact directory of a run. It holds a run exactly if it holds a manifest.
 //!
 //! Files: `run.json` (manifest), `payouts.bin` with `payouts.tree`, `snapshot.bin`, `policy.json`
-//! with `policy.json.sig`, for an epoch with claims `claims.tree` and `run.claims.json`, and, added when
-//! they exist, `run.sig.json` and `ledger.json`. The manifest is the last file that is written and the first that is removed: beside it the other
-//! files are whole and durable. Later files are added whole, one by one.
+//! with `policy.json.sig`, for an epoch with claims `claims.tree` and `run.claims.json`, and, added
+//! when they exist, `run.sig.json` and `ledger.json`. The manifest is the last file that is written
+//! and the first that is removed: beside it the other files are whole and durable. Later files are
+//! added whole, one by one.
 
 use std::io;
 
