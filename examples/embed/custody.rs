@@ -68,7 +68,7 @@ fn sign(custody: &Custody, invoice: &[u8]) -> Result<(), Failure> {
     let key = custody.create_key(wanted, deadline)?.key;
     let signed = custody.sign(SignRequest::message(key.clone(), invoice), deadline)?;
     let check = VerifyRequest {
-        key,
+        key: key.into(),
         version: Some(signed.version),
         message: Some(invoice.to_vec().into()),
         digest: None,

@@ -270,7 +270,7 @@ fn beside(kms: &Kms, callers: usize, n: usize) -> Vec<u64> {
                     ..SignItem::default()
                 };
                 let batch = SignBatch {
-                    key: Some(busy.clone()),
+                    key: Some(busy.clone().into()),
                     version: None,
                     items: vec![item; BATCH],
                 };

@@ -31,6 +31,7 @@ mod issuer_pin;
 mod killed_workers;
 mod kms;
 mod kms_custody;
+mod kms_names;
 mod ledger_import;
 mod login;
 mod newcomer;

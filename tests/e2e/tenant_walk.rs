@@ -180,6 +180,8 @@ struct First {
     token: String,
 }
 
+/// An alias of the first tenant's signing key.
+const ALIAS: &str = "zqname-key";
 const OP_ID: &str = "01890a5d-ac96-774b-bcce-b302099a8057";
 const USAGE: &str =
     "account,metric,amount\nacct:zqname,smoothing_pool,1000000\nacct:zqsecret,smoothing_pool,500\n";
@@ -194,6 +196,9 @@ impl First {
             ("ron-kms", "alg") if route.path.ends_with("/wrapping_key") => return None,
             ("ron-kms", "alg") => kid[2],
             ("ron-kms", "id") => kid[3],
+            ("ron-kms", "alias") if route.path.contains("{alias}") => ALIAS,
+            ("ron-kms", "alias" | "tag") => return None,
+            ("ron-kms", "request" | "grant") => OP_ID,
             ("ron-kms", "key") if second => return None,
             ("ron-kms", "key") => &self.key,
             ("ron-kms", "kind") if route.path.contains("/export/") => "public-key",
@@ -315,8 +320,26 @@ impl First {
         let make = json!({"tenant": NAME, "purpose": NAME, "alg": "ed25519", "payload": "any", "op_id": OP_ID});
         let opened = json!({"key": self.aes, "ciphertext": self.ciphertext});
         let verify = json!({"key": key, "message": text, "signatures": self.signature});
-        match route.name().as_str() {
+        let by_name = "/keys/{tenant}/{purpose}/{alg}/{id}";
+        let name = route.name().replace("/keys/alias/{alias}", by_name);
+        match name.as_str() {
             "POST /v1/kms/log_key/rotate" => json!({}),
+            "PUT /v1/kms/aliases/{alias}" => json!({"key": key}),
+            "POST /v1/kms/keys/{tenant}/{purpose}/{alg}/{id}/approvals" => {
+                json!({"destroy": {"op_id": OP_ID}})
+            }
+            "POST /v1/kms/keys/{tenant}/{purpose}/{alg}/{id}/approvals/{request}/approve" => {
+                json!({"approver": CALLER, "signature": b64::url(&[7; 64])})
+            }
+            "POST /v1/kms/keys/{tenant}/{purpose}/{alg}/{id}/grants" => {
+                json!({"grantee": CALLER, "ops": ["sign"], "lifetime": "1h"})
+            }
+            "PUT /v1/kms/keys/{tenant}/{purpose}/{alg}/{id}/policy" => json!({"policy": null}),
+            "POST /v1/kms/keys/{tenant}/{purpose}/{alg}/{id}/policy/explain" => {
+                json!({"principal": CALLER, "op": "sign"})
+            }
+            "POST /v1/kms/aliases/{alias}/delete"
+            | "POST /v1/kms/keys/{tenant}/{purpose}/{alg}/{id}/grants/{grant}/retire" => json!({}),
             "POST /v1/kms/random" => json!({"bytes": 16}),
             "POST /v1/kms/datakey" => json!({"key": self.aes}),
             "POST /v1/kms/hmac" => json!({"key": self.hmac, "message": text}),
@@ -647,6 +670,15 @@ fn furnish(fleet: &Fleet, boss: &Tenant<'_>) -> First {
         make("aes256-gcm", Value::Null, "02"),
         make("hmac-sha256", Value::Null, "03"),
     );
+    let alias = format!("{}/v1/kms/aliases/{ALIAS}", fleet.api("ron-kms"));
+    let named = boss.send(
+        "ron-kms",
+        Method::PUT,
+        &alias,
+        &Sent::Json(json!({"key": key})),
+        "",
+    );
+    assert_eq!(named.status, 200, "{}", text(&named));
     let context = format!("{SECRET} context");
     let signed = kms(
         "sign",

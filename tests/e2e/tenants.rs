@@ -33,10 +33,13 @@ enum Means {
     OwnKeys,
 }
 
+/// The id of no request and no grant.
+const UNKNOWN: &str = "01890a5d-ac96-774b-bcce-b302099a8057";
+
 /// The request to send to a route about `key`; a route that is not here must be added.
 fn about(route: &str, key: &str) -> Means {
     let text = b64::url(b"text");
-    let op_id = "01890a5d-ac96-774b-bcce-b302099a8057";
+    let op_id = UNKNOWN;
     let sealed = json!({"key": key, "ciphertext": text});
     let item = |more: Value| {
         let mut item = json!({"key": key});
@@ -88,6 +91,28 @@ fn about(route: &str, key: &str) -> Means {
         | "POST /v1/kms/keys/{tenant}/{purpose}/{alg}/{id}/destroy/cancel"
         | "POST /v1/kms/keys/{tenant}/{purpose}/{alg}/{id}/retire"
         | "POST /v1/kms/keys/{tenant}/{purpose}/{alg}/{id}/rotate" => Means::Refused(json!({})),
+        "PUT /v1/kms/aliases/{alias}" => Means::Refused(json!({"key": key})),
+        "GET /v1/kms/keys/{tenant}/{purpose}/{alg}/{id}/approvals"
+        | "GET /v1/kms/keys/{tenant}/{purpose}/{alg}/{id}/grants"
+        | "GET /v1/kms/keys/{tenant}/{purpose}/{alg}/{id}/policy" => Means::Refused(Value::Null),
+        "POST /v1/kms/keys/{tenant}/{purpose}/{alg}/{id}/approvals" => {
+            Means::Refused(json!({"destroy": {"op_id": op_id}}))
+        }
+        "POST /v1/kms/keys/{tenant}/{purpose}/{alg}/{id}/approvals/{request}/approve" => {
+            Means::Refused(json!({"approver": "mallory", "signature": b64::url(&[7; 64])}))
+        }
+        "POST /v1/kms/keys/{tenant}/{purpose}/{alg}/{id}/grants" => {
+            Means::Refused(json!({"grantee": "mallory", "ops": ["sign"], "lifetime": "1h"}))
+        }
+        "POST /v1/kms/keys/{tenant}/{purpose}/{alg}/{id}/grants/{grant}/retire" => {
+            Means::Refused(json!({}))
+        }
+        "PUT /v1/kms/keys/{tenant}/{purpose}/{alg}/{id}/policy" => {
+            Means::Refused(json!({"policy": null}))
+        }
+        "POST /v1/kms/keys/{tenant}/{purpose}/{alg}/{id}/policy/explain" => {
+            Means::Refused(json!({"principal": "mallory", "op": "sign"}))
+        }
         "POST /v1/kms/wrap" => Means::Refused(json!({"key": key, "plaintext": text})),
         "POST /v1/kms/rewrap" | "POST /v1/kms/unwrap" => Means::Refused(sealed),
         "POST /v1/kms/verify" => {
@@ -99,7 +124,7 @@ fn about(route: &str, key: &str) -> Means {
         "POST /v1/kms/verify_batch" => {
             Means::EachRefused(item(json!({"message": text, "signatures": signatures})))
         }
-        "GET /v1/kms/keys" | "GET /v1/transit/keys" => Means::OwnKeys,
+        "GET /v1/kms/keys" | "GET /v1/kms/aliases" | "GET /v1/transit/keys" => Means::OwnKeys,
         "GET /audit/v1/tile/entries/{bundle}"
         // The leaves about the keys of the caller's own tenant.
         | "GET /v1/kms/audit/entries"
@@ -109,6 +134,8 @@ fn about(route: &str, key: &str) -> Means {
         | "GET /v1/kms/wrapping_key"
         | "POST /v1/kms/random"
         | "POST /v1/kms/verify/raw" => Means::NoKey,
+        // Named by an alias, which is always one of the caller's own tenant.
+        named if named.contains("/{alias}") => Means::NoKey,
         // Named without a tenant: always the caller's own, and of purpose `transit.*`.
         transit if transit.contains(" /v1/transit/") => Means::NoKey,
         _ => panic!("{route} is new: say here what it does for a passport"),
@@ -174,10 +201,12 @@ fn no_passport_acts_on_the_installation_itself() {
         for (method, path) in &walk {
             let route = format!("{method} {path}");
             for key in &keys {
-                let url = format!(
-                    "{kms}{}",
-                    path.replace("{tenant}/{purpose}/{alg}/{id}", key)
-                );
+                let path = path.replace("{tenant}/{purpose}/{alg}/{id}", key);
+                let path = path.replace("{alias}", "site");
+                let path = path
+                    .replace("{request}", UNKNOWN)
+                    .replace("{grant}", UNKNOWN);
+                let url = format!("{kms}{path}");
                 let send = |body: &Value| {
                     let body = (!body.is_null()).then(|| body.to_string());
                     fleet.send(*method, &url, Some(&token), body.as_deref(), &[])

@@ -256,7 +256,7 @@ impl<'a> Load<'a> {
             self.count("sign");
             if n % 10 == 0 {
                 let request = ron_proto::kms::VerifyRequest {
-                    key: key.clone(),
+                    key: key.clone().into(),
                     version: None,
                     message: Some(ron_proto::kms::Bytes(message)),
                     digest: None,

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use ron_proto::caveat::KeyOrLabel;
 use ron_proto::{Account, Amount, Asset, Caveat, Tenant};
 
 use crate::reject::AuthReject;
@@ -28,13 +29,14 @@ pub struct CaveatCtx<'a> {
 
 /// Caveats that only the service can check, because their facts are in the body or in its own
 /// records.
-pub const BODY_KEYS: [&str; 6] = [
+pub const BODY_KEYS: [&str; 7] = [
     "account",
     "asset",
     "ceiling.per_op",
     "ceiling.daily",
     "ceiling.total",
     "key",
+    "op",
 ];
 /// Those of [`BODY_KEYS`] that are about money.
 pub const MONEY_KEYS: [&str; 5] = [
@@ -46,11 +48,11 @@ pub const MONEY_KEYS: [&str; 5] = [
 ];
 
 /// The keys of a key service that a token with these caveats may use: those below one of the prefixes, in whole segments. `None`
-/// without such a caveat, and no prefix when two of them exclude each other.
+/// without such a caveat, and no prefix when two of them exclude each other. Aliases and tags are judged by the key service.
 pub fn key_prefixes(caveats: &[Caveat]) -> Option<Vec<String>> {
     let named = || {
         caveats.iter().filter_map(|caveat| match caveat {
-            Caveat::Key(prefix) => Some(prefix),
+            Caveat::Key(KeyOrLabel::Name(prefix)) => Some(prefix),
             _ => None,
         })
     };
@@ -133,8 +135,8 @@ fn holds(caveat: &Caveat, ctx: &CaveatCtx<'_>) -> Result<bool, AuthReject> {
         Caveat::Account(only) => ctx.account == Some(only),
         Caveat::Asset(only) => ctx.asset == Some(only),
         Caveat::CeilingPerOp(most) => ctx.amount.is_some_and(|amount| amount <= *most),
-        // A fact that only a key service has.
-        Caveat::Key(_) => false,
+        // Facts that only a key service has.
+        Caveat::Key(_) | Caveat::Op(_) => false,
         Caveat::IpCidr(block) => block.contains(ctx.peer_ip),
         Caveat::Tenant(only) => ctx.tenant == Some(only),
         Caveat::ProofBind(_) if ctx.proof.is_none() => return Err(AuthReject::Binding),
@@ -183,6 +185,8 @@ mod tests {
             Some(&["t/app/ed25519"]),
         );
         check(&["key=t/app", "key=t/apps"], Some(&[]));
+        check(&["key=alias/app", "key=tag/team"], None);
+        check(&["key=alias/app", "key=t/app"], Some(&["t/app"]));
         check(&["key=t/app/ed25519", "key=t/app/rsa-2048"], Some(&[]));
     }
 

@@ -6,14 +6,16 @@ use std::time::Duration;
 use ron_http::{HttpClient, Method};
 use ron_kernel::Deadline;
 use ron_proto::kms::{
-    AdoptKey, AttestAnswer, AttestRequest, BackupAnswer, BackupKey, CreateKey, DestroyKey,
-    ExportAnswer, ExportKey, ImportKey, IssuerPolicyInForce, KeyChanged, KeyDoc, KeyList,
-    KeyVersionDoc, KeyVersions, PutIssuerPolicy, RandomAnswer, RandomRequest, RestoreKey,
-    RetireKey, RotateAnswer, RotateLogKey, RotateLogKeyAnswer, RotateRequest, SignAnswer,
-    SignBatch, SignBatchAnswer, SignRequest, UpdateKey, VerifyAnswer, VerifyRequest,
-    WrappingKeyDoc,
+    AdoptKey, AliasDoc, AliasList, ApprovalList, Approve, AskApproval, AttestAnswer, AttestRequest,
+    BackupAnswer, BackupKey, CreateKey, DeleteAlias, DestroyKey, ExplainKeyPolicy, ExportAnswer,
+    ExportKey, GrantList, ImportKey, IssuerPolicyInForce, KeyChanged, KeyDoc, KeyList,
+    KeyPolicyDoc, KeyPolicyExplained, KeyVersionDoc, KeyVersions, MakeGrant, PutIssuerPolicy,
+    PutKeyPolicy, RandomAnswer, RandomRequest, RestoreKey, RetireGrant, RetireKey, RotateAnswer,
+    RotateLogKey, RotateLogKeyAnswer, RotateRequest, SetAlias, SignAnswer, SignBatch,
+    SignBatchAnswer, SignRequest, UpdateKey, VerifyAnswer, VerifyRequest, WrappingKeyDoc,
 };
-use ron_proto::{Alg, Kid};
+use ron_proto::values::Alias;
+use ron_proto::{Alg, Kid, OpId};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -29,6 +31,10 @@ pub struct KmsClient(Caller);
 
 fn path(kid: &Kid) -> String {
     format!("/v1/kms/keys/{kid}")
+}
+
+fn alias_path(alias: &Alias) -> String {
+    format!("/v1/kms/aliases/{alias}")
 }
 
 impl KmsClient {
@@ -151,6 +157,127 @@ impl KmsClient {
     /// One page of keys: `filter` is a query such as `purpose=app&state=active`.
     pub fn keys_where(&self, filter: &str, deadline: Deadline) -> Result<KeyList, ClientError> {
         self.0.get(&format!("/v1/kms/keys?{filter}"), deadline)
+    }
+
+    /// The key that an alias names.
+    pub fn alias(&self, alias: &Alias, deadline: Deadline) -> Result<AliasDoc, ClientError> {
+        self.0.get(&alias_path(alias), deadline)
+    }
+
+    /// One page of the tenant's aliases, after the given one.
+    pub fn aliases(
+        &self,
+        after: Option<&Alias>,
+        deadline: Deadline,
+    ) -> Result<AliasList, ClientError> {
+        let after = after.map(|after| format!("&after={after}"));
+        let query = format!("limit={PAGE}{}", after.unwrap_or_default());
+        self.0.get(&format!("/v1/kms/aliases?{query}"), deadline)
+    }
+
+    /// Makes or moves an alias; safe to repeat when it carries an `op_id`.
+    pub fn set_alias(
+        &self,
+        alias: &Alias,
+        request: &SetAlias,
+        deadline: Deadline,
+    ) -> Result<KeyChanged, ClientError> {
+        let (path, repeats) = (alias_path(alias), request.op_id.is_some());
+        self.0
+            .with_body(Method::PUT, &path, request, repeats, deadline)
+    }
+
+    /// Deletes an alias; the key stays.
+    pub fn delete_alias(
+        &self,
+        alias: &Alias,
+        request: &DeleteAlias,
+        deadline: Deadline,
+    ) -> Result<KeyChanged, ClientError> {
+        let path = format!("{}/delete", alias_path(alias));
+        // Once it is deleted the alias names no key, so that a repetition would be refused.
+        self.0.post(&path, request, false, deadline)
+    }
+
+    /// The policy of a key.
+    pub fn key_policy(&self, kid: &Kid, deadline: Deadline) -> Result<KeyPolicyDoc, ClientError> {
+        self.0.get(&format!("{}/policy", path(kid)), deadline)
+    }
+
+    /// Sets or removes the policy of a key; safe to repeat when it carries an `op_id`.
+    pub fn put_key_policy(
+        &self,
+        kid: &Kid,
+        request: &PutKeyPolicy,
+        deadline: Deadline,
+    ) -> Result<KeyChanged, ClientError> {
+        let (path, repeats) = (format!("{}/policy", path(kid)), request.op_id.is_some());
+        self.0
+            .with_body(Method::PUT, &path, request, repeats, deadline)
+    }
+
+    /// What policy and grants of a key decide about a caller.
+    pub fn explain_key_policy(
+        &self,
+        kid: &Kid,
+        request: &ExplainKeyPolicy,
+        deadline: Deadline,
+    ) -> Result<KeyPolicyExplained, ClientError> {
+        self.on_key(kid, "policy/explain", request, true, deadline)
+    }
+
+    /// The live grants of a key.
+    pub fn grants(&self, kid: &Kid, deadline: Deadline) -> Result<GrantList, ClientError> {
+        self.0.get(&format!("{}/grants", path(kid)), deadline)
+    }
+
+    /// Makes a grant; safe to repeat when it carries an `op_id`, which is the grant's id.
+    pub fn make_grant(
+        &self,
+        kid: &Kid,
+        request: &MakeGrant,
+        deadline: Deadline,
+    ) -> Result<KeyChanged, ClientError> {
+        self.on_key(kid, "grants", request, request.op_id.is_some(), deadline)
+    }
+
+    /// Ends a grant; safe to repeat when it carries an `op_id`.
+    pub fn retire_grant(
+        &self,
+        kid: &Kid,
+        grant: OpId,
+        request: &RetireGrant,
+        deadline: Deadline,
+    ) -> Result<KeyChanged, ClientError> {
+        let what = format!("grants/{grant}/retire");
+        self.on_key(kid, &what, request, request.op_id.is_some(), deadline)
+    }
+
+    /// The requests of a key that wait for approvals.
+    pub fn approvals(&self, kid: &Kid, deadline: Deadline) -> Result<ApprovalList, ClientError> {
+        self.0.get(&format!("{}/approvals", path(kid)), deadline)
+    }
+
+    /// Asks for approvals of a request. Not repeated: the second one would be refused.
+    pub fn ask_approval(
+        &self,
+        kid: &Kid,
+        request: &AskApproval,
+        deadline: Deadline,
+    ) -> Result<KeyChanged, ClientError> {
+        self.on_key(kid, "approvals", request, false, deadline)
+    }
+
+    /// Approves a request. Not repeated: the second one would be refused.
+    pub fn approve(
+        &self,
+        kid: &Kid,
+        request: OpId,
+        approval: &Approve,
+        deadline: Deadline,
+    ) -> Result<KeyChanged, ClientError> {
+        let what = format!("approvals/{request}/approve");
+        self.on_key(kid, &what, approval, false, deadline)
     }
 
     /// Changes a key's settings; safe to repeat.

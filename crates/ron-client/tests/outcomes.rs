@@ -325,7 +325,7 @@ fn signing_is_repeated_only_with_an_operation_id() {
 
     let (addr, count) = peer(script);
     let batch = SignBatch {
-        key: Some(kid),
+        key: Some(kid.into()),
         version: None,
         items: vec![
             SignItem {

@@ -40,6 +40,12 @@ causes! {
     Unsupported = "unsupported",
     /// The key belongs to another tenant, or the caller is limited to other keys.
     Forbidden = "forbidden",
+    /// The operation needs approvals that are missing.
+    ApprovalMissing = "approval_missing",
+    /// An approval that does not count.
+    ApprovalRefused = "approval_refused",
+    /// The key's policy, or that no grant covers it.
+    KeyPolicyDenied = "key_policy_denied",
     /// No such key or version.
     NotFound = "not_found",
     /// The key's payload policy does not allow these bytes.
@@ -56,6 +62,8 @@ causes! {
     VersionNotHead = "version_not_head",
     /// `expected_head` is not the head.
     StaleHead = "stale_head",
+    /// The alias names another key than the caller expects.
+    StaleAlias = "stale_alias",
     /// The key is retired, pending destruction or destroyed.
     KeyNotActive = "key_not_active",
     /// The key is not exportable, or not in the requested form.

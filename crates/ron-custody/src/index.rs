@@ -2,23 +2,26 @@
 //! never combines one version's number with another version's key.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 
-use ron_http::{Principal, PrincipalKind};
-use ron_proto::Tenant;
+use ron_http::Principal;
 use ron_proto::kms::{
-    Bytes, KeyBackend, KeyDoc, KeyState, KeyVersionDoc, PayloadPolicy, Period, RotationDoc,
+    Bytes, KeyBackend, KeyDoc, KeyOp, KeyState, KeyVersionDoc, PayloadPolicy, Period, RotationDoc,
     TrimDoc, WaitingDoc,
 };
 use ron_proto::passport::IssuerPolicy;
 use ron_proto::receipt::LogReceipt;
-use ron_proto::values::{Kid, Timestamp};
+use ron_proto::values::{Alias, KeyRef, Kid, Tenant, Timestamp};
 use ron_service::signed_policy::SignedPolicy;
 use serde::{Deserialize, Serialize};
 
+use crate::access::{Access, Facts, refusal};
 use crate::backend::AttestGate;
 use crate::backend::{Attestation, Custody, SecretHalf};
 use crate::keys::PublicKey;
+use crate::labels::Labels;
+use crate::rights::{may_name, may_use};
 use crate::{Cause, Refusal};
 
 /// One version of a key, public parts.
@@ -99,6 +102,10 @@ pub struct Key {
     pub state: KeyState,
     /// When its secrets are (or were) destroyed.
     pub destroy_at: Option<Timestamp>,
+    /// Its policy, its grants, and what waits for approvals.
+    pub access: Arc<Access>,
+    /// Aliases, tags and description.
+    pub labels: Arc<Labels>,
     /// Whether it may be exported, wrapped.
     pub exportable: bool,
     /// Whether its first version was imported.
@@ -143,6 +150,31 @@ impl Key {
     /// The device that holds the key, if one does.
     pub fn held_by(&self) -> Option<KeyBackend> {
         self.secret.as_ref()?.held_by()
+    }
+
+    /// Refuses what policy and grants do not allow a caller whose credential allows it.
+    pub fn authorise(
+        &self,
+        caller: &Principal,
+        op: KeyOp,
+        facts: (Timestamp, Option<&str>, Option<IpAddr>),
+    ) -> Result<(), Refusal> {
+        // Most keys have no policy, and no decision is made for them.
+        if self.access.policy.is_none() {
+            return Ok(());
+        }
+        let (now, context, peer) = facts;
+        let facts = Facts {
+            now,
+            context,
+            peer,
+            attestation: self.attestation.as_str(),
+        };
+        let of = (&self.kid, &*self.labels);
+        match self.access.decide(of, caller, op, &facts) {
+            verdict if verdict.is_allowed() => Ok(()),
+            verdict => Err(refusal(verdict, op)),
+        }
     }
 
     /// The head and its private key, for a signature; a refusal when the key is not active or `pinned` is not the
@@ -227,6 +259,10 @@ impl Key {
         };
         of(self) == of(other)
             && self.payload == other.payload
+            && self.access.policy == other.access.policy
+            && self.access.grants == other.access.grants
+            && self.labels.aliases == other.labels.aliases
+            && self.labels.tags == other.labels.tags
             && self.secret.is_some() == other.secret.is_some()
             && versions(self) == versions(other)
     }
@@ -287,6 +323,9 @@ impl Key {
                 signs_from: waiting.signs_from,
             }),
             destroy_at: self.destroy_at,
+            description: self.labels.description.clone(),
+            aliases: self.labels.aliases.clone(),
+            tags: self.labels.tags.clone(),
             versions: Vec::new(),
             receipt: None,
         }
@@ -328,8 +367,11 @@ pub struct KeyIndex {
     pub policy: Option<Arc<PolicyInForce>>,
     /// The whole-store version of this snapshot.
     pub store_version: u64,
+    /// The keys by their aliases.
+    pub aliases: Arc<BTreeMap<(Tenant, Alias), Kid>>,
 }
 
+const NO_SUCH_ALIAS: &str = "the tenant has no such alias; GET /v1/kms/aliases (`ron kms alias list`) lists the existing aliases";
 const NO_SUCH_KEY: &str =
     "there is no such key; GET /v1/kms/keys (`ron kms list`) lists the existing keys";
 
@@ -337,13 +379,37 @@ impl KeyIndex {
     /// The key, if the caller may use it. Tenant and prefix are checked before existence, so that callers do not learn
     /// which keys others have.
     pub fn find(&self, caller: &Principal, kid: &Kid) -> Result<&Arc<Key>, Refusal> {
-        may_use(caller, kid)?;
-        self.keys.get(kid).ok_or_else(|| {
+        may_name(caller, kid)?;
+        let Some(key) = self.keys.get(kid) else {
+            // A label that a caveat asks for is not known without the key.
+            may_use(caller, kid, None)?;
             if self.damaged.contains(kid) {
-                return Refusal::quarantined_key(kid);
+                return Err(Refusal::quarantined_key(kid));
             }
-            Refusal::new(Cause::NotFound, NO_SUCH_KEY)
-        })
+            return Err(Refusal::new(Cause::NotFound, NO_SUCH_KEY));
+        };
+        may_use(caller, kid, Some(&key.labels))?;
+        Ok(key)
+    }
+
+    /// Whether the caller may use the key of this name.
+    pub fn may_use(&self, caller: &Principal, kid: &Kid) -> Result<(), Refusal> {
+        let key = self.keys.get(kid);
+        may_use(caller, kid, key.map(|key| &*key.labels))
+    }
+
+    /// The key that an alias of this tenant names.
+    pub fn named(&self, tenant: &Tenant, alias: &Alias) -> Result<&Kid, Refusal> {
+        let found = self.aliases.get(&(tenant.clone(), alias.clone()));
+        found.ok_or_else(|| Refusal::new(Cause::NotFound, NO_SUCH_ALIAS))
+    }
+
+    /// The name of the key that a caller of this tenant means.
+    pub fn name_of(&self, tenant: &Tenant, asked: &KeyRef) -> Result<Kid, Refusal> {
+        match asked {
+            KeyRef::Kid(kid) => Ok(kid.clone()),
+            KeyRef::Alias(alias) => self.named(tenant, alias).cloned(),
+        }
     }
 
     /// Whether a key of this tenant that signs only tokens of `issuer`, and only those that the issuer policy allows, has a
@@ -385,84 +451,34 @@ impl KeyIndex {
     pub fn with(&self, key: Key, store_version: u64) -> Self {
         // Copies a map of `Arc`s. Changes are rare, while every request loads the snapshot.
         let mut keys = self.keys.clone();
-        keys.insert(key.kid.clone(), Arc::new(key));
-        Self {
+        let labels = key.labels.clone();
+        let before = keys.insert(key.kid.clone(), Arc::new(key));
+        let aliases = |key: &Key| key.labels.aliases.clone();
+        let is_same = before.as_deref().map(aliases).unwrap_or_default() == labels.aliases;
+        let index = Self {
             gate: self.gate.clone(),
             keys,
             damaged: self.damaged.clone(),
             policy: self.policy.clone(),
             store_version,
+            aliases: self.aliases.clone(),
+        };
+        if is_same { index } else { index.with_aliases() }
+    }
+
+    /// A copy that knows the aliases of its keys.
+    pub fn with_aliases(self) -> Self {
+        let mut aliases = BTreeMap::new();
+        for (kid, key) in &self.keys {
+            for alias in &key.labels.aliases {
+                aliases.insert((kid.tenant.clone(), alias.clone()), kid.clone());
+            }
+        }
+        Self {
+            aliases: Arc::new(aliases),
+            ..self
         }
     }
-}
-
-/// The tenant of the installation's own keys: those of the issuer, of notes, policies and manifests, and of the audit
-/// log.
-pub const SYSTEM: &str = "ron";
-
-/// Checks that the caller may act on the installation itself.
-pub fn may_run_system(caller: &Principal) -> Result<(), Refusal> {
-    let whole = caller
-        .key_prefixes
-        .as_deref()
-        .is_none_or(|prefixes| prefixes.iter().any(|prefix| prefix_covers(prefix, SYSTEM)));
-    if caller.is_installation() && whole {
-        return Ok(());
-    }
-    Err(Refusal::new(
-        Cause::Forbidden,
-        "this operation concerns the installation itself: use the operator's token (`ron` uses it by default), not a passport",
-    ))
-}
-
-/// Checks that the caller may bring a signed policy, or read which one is in force. The signature decides about the policy,
-/// so any service of the installation may; the tenants' own services and passports have nothing to do with it.
-pub fn may_bring_policy(caller: &Principal) -> Result<(), Refusal> {
-    if caller.tenant.as_str() == SYSTEM && caller.kind == PrincipalKind::Service {
-        return Ok(());
-    }
-    Err(Refusal::new(
-        Cause::Forbidden,
-        "the issuer policy belongs to the installation: use a service token of tenant ron, not a passport",
-    ))
-}
-
-/// Checks tenant, prefixes and kind of the caller against the key's name.
-pub fn may_use(caller: &Principal, kid: &Kid) -> Result<(), Refusal> {
-    if kid.tenant.as_str() == SYSTEM && caller.kind == PrincipalKind::Passport {
-        return Err(Refusal::new(
-            Cause::Forbidden,
-            "keys of tenant ron are the installation's own: use a service token, not a passport",
-        ));
-    }
-    if caller.tenant != kid.tenant {
-        return Err(Refusal::new(
-            Cause::Forbidden,
-            "the key belongs to another tenant",
-        ));
-    }
-    let allowed = caller.key_prefixes.as_deref().is_none_or(|prefixes| {
-        let name = kid.to_string();
-        prefixes.iter().any(|prefix| prefix_covers(prefix, &name))
-    });
-    if allowed {
-        return Ok(());
-    }
-    Err(Refusal::new(
-        Cause::Forbidden,
-        "the credential is limited to other keys",
-    ))
-}
-
-/// A prefix covers whole path segments only: `ron/iss` does not cover `ron/issuer/...`.
-/// `x`, `x/` and `x/*` mean the same.
-fn prefix_covers(prefix: &str, name: &str) -> bool {
-    let prefix = prefix.strip_suffix('*').unwrap_or(prefix);
-    let prefix = prefix.strip_suffix('/').unwrap_or(prefix);
-    !prefix.is_empty()
-        && name
-            .strip_prefix(prefix)
-            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 #[cfg(test)]
@@ -489,6 +505,8 @@ mod tests {
             created: Timestamp(1),
             state: KeyState::Active,
             destroy_at: None,
+            access: Arc::default(),
+            labels: Arc::default(),
             exportable: false,
             imported: false,
             rotation: None,
@@ -541,10 +559,17 @@ mod tests {
             ..signs.clone()
         };
         let another = key(3, PayloadPolicy::Any);
+        let renamed = Key {
+            labels: Arc::new(Labels {
+                aliases: ["app".parse().unwrap()].into(),
+                ..Labels::default()
+            }),
+            ..signs.clone()
+        };
         check(&[signs.clone(), notes.clone()], &signs.kid, true);
         check(&[scheduled, notes.clone()], &signs.kid, true);
         check(&[signs.clone(), another.clone()], &signs.kid, true);
-        for changed in [retired, rotated] {
+        for changed in [retired, rotated, renamed] {
             check(&[changed.clone(), notes.clone()], &signs.kid, false);
             check(&[changed, notes.clone()], &notes.kid, false);
         }
@@ -556,25 +581,5 @@ mod tests {
             none.decides_as(&before, std::slice::from_ref(&notes.kid)),
             "no version is between them"
         );
-    }
-
-    #[test]
-    fn prefixes_cover_whole_segments() {
-        let name = "ron/issuer/ed25519/0190";
-        let check =
-            |prefix: &str, ok: bool| assert_eq!(prefix_covers(prefix, name), ok, "{prefix}");
-        check("ron/issuer/", true);
-        check("ron/issuer/*", true);
-        check("ron/issuer", true);
-        check("ron/", true);
-        check("ron/issuer/ed25519/0190", true);
-        check("ron/iss", false);
-        check("ron/iss*", false);
-        check("ro", false);
-        check("", false);
-        check("*", false);
-        check("/", false);
-        check("ron/issuer/ed25519/01", false);
-        check("other/issuer/", false);
     }
 }

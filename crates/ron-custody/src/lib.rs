@@ -12,10 +12,14 @@
 
 #![cfg_attr(test, allow(clippy::needless_collect))]
 
+pub mod access;
+pub mod approvals;
 pub mod backend;
 mod error;
 pub mod index;
 pub mod keys;
+pub mod labels;
+pub mod rights;
 pub mod store;
 pub mod topology;
 

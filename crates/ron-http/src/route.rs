@@ -145,6 +145,17 @@ impl Route {
         }
     }
 
+    /// The path that it answers.
+    pub const fn pattern(&self) -> &'static str {
+        self.pattern
+    }
+
+    /// The same route at another path.
+    #[must_use]
+    pub fn at(self, pattern: &'static str) -> Self {
+        Self { pattern, ..self }
+    }
+
     /// `GET` answered at once.
     pub fn get<F>(pattern: &'static str, need: Need, answer: F) -> Self
     where

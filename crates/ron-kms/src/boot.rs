@@ -47,7 +47,7 @@ impl Service for RonKms {
     type Settings = Settings;
     const TABLE: &'static Table = &TABLE;
     const TOPOLOGY: &'static Topology = &TOPOLOGY;
-    const ENFORCED_CAVEATS: &'static [&'static str] = &["key"];
+    const ENFORCED_CAVEATS: &'static [&'static str] = &["key", "op"];
 
     fn start(boot: Boot<Settings>) -> Result<Running, StartError> {
         let Boot {

@@ -182,6 +182,8 @@ impl Custody {
             deadline,
             since: self.engine.kms.clock.now(),
             proof_until: None,
+            alias: None,
+            peer: None,
         };
         (call, answer)
     }

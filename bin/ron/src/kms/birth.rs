@@ -9,7 +9,6 @@ use clap::{Args, Subcommand};
 use ron_client::KmsClient;
 use ron_kernel::{Backoff, Deadline, Shutdown};
 use ron_kms::{Expect, verify_birth};
-use ron_proto::Kid;
 use ron_proto::kms::{ATTEST_VERSION, AttestRequest, BirthCertificate};
 
 use crate::layout::{read_json, write_json};
@@ -31,8 +30,8 @@ pub enum BirthCommand {
 
 #[derive(Args)]
 pub struct AttestArgs {
-    /// Key, as tenant/purpose/algorithm/uuid.
-    key: Kid,
+    /// Key, as tenant/purpose/algorithm/uuid or alias/name.
+    key: ron_proto::values::KeyRef,
     /// Version of the key; the head when absent.
     #[arg(long)]
     key_version: Option<u32>,
@@ -117,7 +116,11 @@ fn attest(args: &AttestArgs) -> Result<(), String> {
         nonce: bytes("nonce", &args.nonce)?.into(),
     };
     let evidence = client
-        .attest(&args.key, &request, Deadline::within(CALL))
+        .attest(
+            &super::names::named(&client, &args.key)?,
+            &request,
+            Deadline::within(CALL),
+        )
         .map_err(|e| e.to_string())?;
     let proof = proof(&client, evidence.statement.birth)?;
     let certificate = BirthCertificate {

@@ -12,17 +12,19 @@ use rcgen::{
 use ron_client::KmsClient;
 use ron_crypto::ecdsa::to_der;
 use ron_custody::keys::curve_of;
+use ron_proto::Alg;
 use ron_proto::kms::{KeyDoc, Scheme};
-use ron_proto::{Alg, Kid};
+use ron_proto::values::KeyRef;
 
+use super::names::named;
 use super::ssh::signature_of;
 use super::{deadline, explain};
 use crate::layout::write_atomic;
 
 #[derive(Args)]
 pub struct CsrArgs {
-    /// Key, as tenant/purpose/algorithm/uuid: ed25519, ecdsa-p256, ecdsa-p384 or RSA, with the payload policy `prehash` or `any`.
-    key: Kid,
+    /// Key, as tenant/purpose/algorithm/uuid or alias/name: ed25519, ecdsa-p256, ecdsa-p384 or RSA, with the payload policy `prehash` or `any`.
+    key: KeyRef,
     /// Subject, such as `CN=example.org,O=Example`; types are CN, O, OU, C, ST and L, and `\,` is a comma.
     #[arg(long, default_value = "", value_parser = subject)]
     subject: Subject,
@@ -118,7 +120,8 @@ impl SigningKey for RemoteKey<'_> {
 }
 
 pub fn run(kms: &KmsClient, ask: &CsrArgs) -> Result<(), String> {
-    let algorithm = match ask.key.alg {
+    let key = named(kms, &ask.key)?;
+    let algorithm = match key.alg {
         Alg::Ed25519 => &PKCS_ED25519,
         Alg::EcdsaP256 => &PKCS_ECDSA_P256_SHA256,
         Alg::EcdsaP384 => &PKCS_ECDSA_P384_SHA384,
@@ -144,7 +147,7 @@ pub fn run(kms: &KmsClient, ask: &CsrArgs) -> Result<(), String> {
     if ask.subject.0.is_empty() && params.subject_alt_names.is_empty() {
         return Err("name what the certificate is for: --subject, --dns or --ip".to_owned());
     }
-    let doc = explain(kms.key(&ask.key, deadline()))?;
+    let doc = explain(kms.key(&key, deadline()))?;
     let head = doc
         .head_version()
         .ok_or("the KMS shows no head of the key")?;

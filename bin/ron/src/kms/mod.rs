@@ -1,9 +1,12 @@
 //! `ron kms`: keys from the command line, as the operator of a data directory or with a token at
 //! any KMS.
 
+mod access;
+mod approvals;
 mod birth;
 mod csr;
 mod migrate;
+mod names;
 mod show;
 mod sign;
 mod ssh;
@@ -16,10 +19,13 @@ use clap::{Args, Subcommand};
 use ron_client::{ClientError, Credential, KmsClient};
 use ron_kernel::{Deadline, OsRandom};
 use ron_proto::kms::{
-    AdoptKey, CreateKey, DestroyKey, KeyBackend, KeyDoc, KeyList, KeyVersionDoc, PayloadPolicy,
-    Period, RetireKey, RotateEvery, RotateRequest, TokenObject, UpdateKey,
+    AdoptKey, AskApproval, CreateKey, DestroyKey, KeyBackend, KeyDoc, KeyList, KeyVersionDoc,
+    PayloadPolicy, Period, RetireKey, RotateEvery, RotateRequest, TokenObject, UpdateKey,
 };
+use ron_proto::values::{Alias, KeyRef, TagMatch, TagName, TagValue, ValueError};
 use ron_proto::{Alg, Kid, OpId, Purpose, Tenant};
+
+use names::named;
 
 use crate::layout::Layout;
 use crate::{fleet, login, net};
@@ -30,7 +36,7 @@ const WAIT: Duration = Duration::from_secs(10);
 /// Make, use, rotate, retire, destroy, import, export, back up and restore keys.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  KEY=$(ron kms create --purpose app --alg ed25519 --rotate-every 30d)\n  ron kms list --state active\n  SIG=$(ron kms sign $KEY --file release.tar.gz)\n  ron kms verify $KEY --file release.tar.gz --signature $SIG\n  ron kms rotate $KEY --expected-head 1\n  ron kms destroy $KEY --delay 7d && ron kms cancel $KEY\n  ron kms import --purpose app --alg ed25519 old-key.pem\n  ron kms export $KEY --to recipient.pub --out key.wrapped\n  ron kms backup $KEY --out key.backup && ron kms restore key.backup"
+    after_help = "Examples:\n  KEY=$(ron kms create --purpose app --alg ed25519 --rotate-every 30d)\n  ron kms list --state active --tag team=web\n  ron kms update $KEY --tag team=web --description 'invoices'\n  ron kms alias set app $KEY && ron kms sign alias/app --file invoice.pdf\n  SIG=$(ron kms sign $KEY --file release.tar.gz)\n  ron kms verify $KEY --file release.tar.gz --signature $SIG\n  ron kms rotate $KEY --expected-head 1\n  ron kms destroy $KEY --delay 7d && ron kms cancel $KEY\n  ron kms import --purpose app --alg ed25519 old-key.pem\n  ron kms export $KEY --to recipient.pub --out key.wrapped\n  ron kms backup $KEY --out key.backup && ron kms restore key.backup"
 )]
 pub struct KmsArgs {
     #[command(subcommand)]
@@ -62,8 +68,18 @@ enum Command {
     Get(GetArgs),
     /// Make a new head version, or make a version that waits the head now.
     Rotate(RotateArgs),
-    /// Change which versions of a key verify, its rotation, and whether it is exportable.
+    /// Change which versions of a key verify, its rotation, its tags and description, and whether it is exportable.
     Update(UpdateArgs),
+    /// Second names of keys: set, move, delete and list them.
+    Alias(names::AliasArgs),
+    /// The policy of a key: who may do what with it, and under which conditions.
+    Policy(access::PolicyArgs),
+    /// Grants: rights to use a key for some time, beside its policy.
+    Grant(access::GrantArgs),
+    /// Requests that need the approvals of several people.
+    Approvals(approvals::ApprovalsArgs),
+    /// Approve a request that waits, by a signature with your own key.
+    Approve(approvals::ApproveArgs),
     /// Sign and print the signature (base64url; two lines for a hybrid key).
     #[command(disable_version_flag = true)]
     Sign(sign::SignArgs),
@@ -171,12 +187,18 @@ struct ListArgs {
     /// List only keys in this state.
     #[arg(long, value_parser = ["active", "retired", "pending_destruction", "destroyed"])]
     state: Option<String>,
+    /// List only the key with this alias, without alias/.
+    #[arg(long)]
+    alias: Option<Alias>,
+    /// List only keys with this tag, as name or name=value; repeat it to demand several.
+    #[arg(long)]
+    tag: Vec<TagMatch>,
 }
 
 #[derive(Args)]
 struct GetArgs {
-    /// Key, as tenant/purpose/algorithm/uuid.
-    key: Kid,
+    /// Key, as tenant/purpose/algorithm/uuid or alias/name.
+    key: KeyRef,
     /// Print the public key of one version in this form instead.
     #[arg(long, value_parser = ["raw", "pem", "jwk", "ssh"])]
     public: Option<String>,
@@ -199,8 +221,8 @@ struct RotateArgs {
 
 #[derive(Args)]
 struct ChangeArgs {
-    /// Key, as tenant/purpose/algorithm/uuid.
-    key: Kid,
+    /// Key, as tenant/purpose/algorithm/uuid or alias/name.
+    key: KeyRef,
     #[command(flatten)]
     once: Once,
 }
@@ -217,8 +239,8 @@ struct Once {
 
 #[derive(Args)]
 struct UpdateArgs {
-    /// Key, as tenant/purpose/algorithm/uuid.
-    key: Kid,
+    /// Key, as tenant/purpose/algorithm/uuid or alias/name.
+    key: KeyRef,
     /// Oldest version that still verifies.
     #[arg(long)]
     min_verify_version: Option<u32>,
@@ -234,20 +256,32 @@ struct UpdateArgs {
     /// Forbid export permanently.
     #[arg(long)]
     not_exportable: bool,
+    /// Describe what the key is for; an empty text removes the description.
+    #[arg(long)]
+    description: Option<String>,
+    /// Set a tag, as name=value; may be repeated.
+    #[arg(long, value_parser = tag)]
+    tag: Vec<(TagName, TagValue)>,
+    /// Remove a tag; may be repeated.
+    #[arg(long)]
+    untag: Vec<TagName>,
     #[command(flatten)]
     once: Once,
 }
 
 #[derive(Args)]
 struct DestroyArgs {
-    /// Key, as tenant/purpose/algorithm/uuid.
-    key: Kid,
+    /// Key, as tenant/purpose/algorithm/uuid or alias/name.
+    key: KeyRef,
     /// Delay of the destruction, such as 7d; the KMS's default when absent.
     #[arg(long)]
     delay: Option<Period>,
     /// Destroy only the secrets of the versions below this one, which no longer verify; the key stays in use.
     #[arg(long)]
     below_version: Option<u32>,
+    /// Ask for the approvals that the key's policy demands, and print the id of the request.
+    #[arg(long)]
+    ask_approval: bool,
     #[command(flatten)]
     once: Once,
 }
@@ -257,6 +291,12 @@ fn payload(text: &str) -> Result<PayloadPolicy, String> {
     serde_json::from_value(plain)
         .or_else(|_| serde_json::from_str(text))
         .map_err(|e| format!("not `any`, `digest`, `prehash` or a policy as JSON: {e}"))
+}
+
+fn tag(text: &str) -> Result<(TagName, TagValue), String> {
+    let tag: TagMatch = text.parse().map_err(|e: ValueError| e.to_string())?;
+    let value = tag.value.ok_or("write a tag as name=value")?;
+    Ok((tag.name, value))
 }
 
 fn backend(text: &str) -> Result<KeyBackend, String> {
@@ -272,6 +312,8 @@ pub fn run(args: KmsArgs) -> Result<(), String> {
         Command::Recipient(new) => return transfer::recipient(&new),
         Command::Open(open) => return transfer::open(&open),
         Command::Migrate(migrate) => return migrate::run(&migrate, args.data_dir.as_deref()),
+        Command::Approvals(ask) if let Some(done) = ask.local() => return done,
+        Command::Policy(ask) if ask.is_local() => return access::local(&ask),
         Command::Birth(birth) => {
             return birth::run(birth.at(args.data_dir, args.url, args.token_file));
         }
@@ -299,34 +341,58 @@ pub fn run(args: KmsArgs) -> Result<(), String> {
         Command::List(list) => list_keys(&kms, &list, json),
         Command::Get(ask) => get(&kms, &ask, json),
         Command::Rotate(ask) => rotate(&kms, ask, json),
+        Command::Alias(ask) => names::run(&kms, ask, json),
+        Command::Policy(ask) => access::policy(&kms, ask, json),
+        Command::Grant(ask) => access::grant(&kms, ask, json),
+        Command::Approvals(ask) => approvals::run(&kms, &ask, json),
+        Command::Approve(ask) => approvals::approve(&kms, &ask, json),
         Command::Update(ask) => {
+            let set = ask.tag.into_iter().map(|(name, value)| (name, Some(value)));
+            let removed = ask.untag.into_iter().map(|name| (name, None));
             let request = UpdateKey {
                 min_verify_version: ask.min_verify_version,
                 min_wrap_version: ask.min_wrap_version,
                 deletion_allowed: ask.deletion_allowed,
                 rotate_every: ask.rotate_every,
                 exportable: ask.not_exportable.then_some(false),
+                description: ask.description,
+                tags: set.chain(removed).collect(),
                 expected_head: ask.once.expected_head,
                 op_id: Some(op_id(ask.once.op_id)),
             };
-            show::changed(&explain(kms.update(&ask.key, &request, deadline()))?, json)
+            show::changed(
+                &explain(kms.update(&named(&kms, &ask.key)?, &request, deadline()))?,
+                json,
+            )
         }
         Command::Retire(ask) => {
-            let answer = kms.retire(&ask.key, &retire(&ask.once), deadline());
+            let answer = kms.retire(&named(&kms, &ask.key)?, &retire(&ask.once), deadline());
             show::changed(&explain(answer)?, json)
         }
         Command::Cancel(ask) => {
-            let answer = kms.cancel_destroy(&ask.key, &retire(&ask.once), deadline());
+            let answer =
+                kms.cancel_destroy(&named(&kms, &ask.key)?, &retire(&ask.once), deadline());
             show::changed(&explain(answer)?, json)
         }
         Command::Destroy(ask) => {
+            let id = op_id(ask.once.op_id);
             let request = DestroyKey {
                 below_version: ask.below_version,
                 delay: ask.delay,
                 expected_head: ask.once.expected_head,
-                op_id: Some(op_id(ask.once.op_id)),
+                op_id: Some(id),
             };
-            show::changed(&explain(kms.destroy(&ask.key, &request, deadline()))?, json)
+            if ask.ask_approval {
+                let wanted = AskApproval {
+                    destroy: Some(request),
+                    ..AskApproval::default()
+                };
+                return approvals::ask(&kms, &named(&kms, &ask.key)?, (id, wanted), json);
+            }
+            show::changed(
+                &explain(kms.destroy(&named(&kms, &ask.key)?, &request, deadline()))?,
+                json,
+            )
         }
         Command::Sign(ask) => sign::sign(&kms, ask, json),
         Command::SshSign(ask) => ssh::sign(&kms, &ask),
@@ -345,7 +411,8 @@ pub fn run(args: KmsArgs) -> Result<(), String> {
 fn rotate(kms: &KmsClient, ask: RotateArgs, json: bool) -> Result<(), String> {
     let RotateArgs { change, now } = ask;
     // A rotation of a key that may be known to others does not depend on what this read only prints.
-    let before = match kms.key(&change.key, deadline()) {
+    let key = named(kms, &change.key)?;
+    let before = match kms.key(&key, deadline()) {
         Err(_) if now => None,
         before => Some(explain(before)?),
     };
@@ -356,7 +423,7 @@ fn rotate(kms: &KmsClient, ask: RotateArgs, json: bool) -> Result<(), String> {
         publish_first,
         op_id: Some(op_id(change.once.op_id)),
     };
-    let answer = explain(kms.rotate(&change.key, &request, deadline()))?;
+    let answer = explain(kms.rotate(&key, &request, deadline()))?;
     show::changed(&answer, json)?;
     if let Some(before) = before.filter(|doc| now && doc.head < answer.document.head) {
         still_verifies(&before);
@@ -437,8 +504,10 @@ fn list_keys(kms: &KmsClient, list: &ListArgs, json: bool) -> Result<(), String>
         ("purpose", list.purpose.as_ref().map(ToString::to_string)),
         ("alg", list.alg.map(|alg| alg.to_string())),
         ("state", list.state.clone()),
+        ("alias", list.alias.as_ref().map(ToString::to_string)),
     ];
-    let given = fields.into_iter().filter_map(|(name, value)| {
+    let tags = list.tag.iter().map(|tag| ("tag", Some(tag.to_string())));
+    let given = fields.into_iter().chain(tags).filter_map(|(name, value)| {
         let value = value?;
         Some(format!("{name}={}", encode(&value)))
     });
@@ -446,9 +515,9 @@ fn list_keys(kms: &KmsClient, list: &ListArgs, json: bool) -> Result<(), String>
     show::list(&all_keys(kms, &filter.join("&"))?, json)
 }
 
-/// A value of a query; `+` is the only character of names that has another meaning there.
+/// A value of a query; `+` and `=` are the only characters of names and tags that have another meaning there.
 fn encode(text: &str) -> String {
-    text.replace('+', "%2B")
+    text.replace('+', "%2B").replace('=', "%3D")
 }
 
 /// All keys that pass the filter, which is a query, without their versions.
@@ -474,24 +543,25 @@ pub fn all_versions(kms: &KmsClient, key: &Kid) -> Result<Vec<KeyVersionDoc>, St
 
 /// Shows one key, or one of its public keys.
 fn get(kms: &KmsClient, ask: &GetArgs, json: bool) -> Result<(), String> {
-    let document = || explain(kms.key(&ask.key, deadline()));
+    let key = named(kms, &ask.key)?;
+    let document = || explain(kms.key(&key, deadline()));
     let Some(form) = ask.public.as_deref() else {
         if json {
             return show::as_json(&document()?);
         }
-        show::key(&document()?, &all_versions(kms, &ask.key)?);
+        show::key(&document()?, &all_versions(kms, &key)?);
         return Ok(());
     };
     let number = ask
         .version
         .map_or_else(|| document().map(|doc| doc.head), Ok)?;
     let one = (number.saturating_sub(1), 1);
-    let page = explain(kms.versions(&ask.key, one, deadline()))?;
+    let page = explain(kms.versions(&key, one, deadline()))?;
     let version = page.versions.iter().find(|v| v.version == number);
     let version = version.ok_or_else(|| format!("the key has no version {number}"))?;
     if form == "ssh" {
-        println!("{}", ssh::public_line(&ask.key, version)?);
+        println!("{}", ssh::public_line(&key, version)?);
         return Ok(());
     }
-    show::public(version, ask.key.alg, form)
+    show::public(version, key.alg, form)
 }

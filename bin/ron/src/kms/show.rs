@@ -102,6 +102,15 @@ fn fields(doc: &KeyDoc) {
         );
         row("waiting", text);
     }
+    if let Some(text) = &doc.description {
+        row("description", text.clone());
+    }
+    for alias in &doc.aliases {
+        row("alias", alias.to_string());
+    }
+    for (name, value) in &doc.tags {
+        row("tag", format!("{name}={value}"));
+    }
     if let Some(at) = &doc.destroy_at {
         row("destroyed", format!("at {at}"));
     }

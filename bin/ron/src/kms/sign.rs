@@ -14,8 +14,10 @@ use ron_proto::kms::{
     Bytes, Digest, DigestAlg, HashAlg, MESSAGE_BYTES_MAX, PayloadPolicy, Prehash, Scheme,
     SignAnswer, SignRequest, Signature, VerifyMode, VerifyRequest,
 };
+use ron_proto::values::KeyRef;
 use ron_proto::{Alg, Kid, OpId, b64};
 
+use super::names::named;
 use super::{deadline, explain, op_id, show};
 use crate::check::bar;
 use crate::layout::write_atomic;
@@ -42,8 +44,8 @@ struct Message {
 
 #[derive(Args)]
 pub struct SignArgs {
-    /// Key, as tenant/purpose/algorithm/uuid.
-    key: Kid,
+    /// Key, as tenant/purpose/algorithm/uuid or alias/name.
+    key: KeyRef,
     #[command(flatten)]
     what: Message,
     /// Write the signature to a file as other programs read it: of ECDSA as DER, of others its bytes.
@@ -62,8 +64,8 @@ pub struct SignArgs {
 
 #[derive(Args)]
 pub struct VerifyArgs {
-    /// Key, as tenant/purpose/algorithm/uuid.
-    key: Kid,
+    /// Key, as tenant/purpose/algorithm/uuid or alias/name.
+    key: KeyRef,
     #[command(flatten)]
     what: Message,
     /// Signature as `sign` prints it; may be repeated.
@@ -178,10 +180,11 @@ impl Message {
 }
 
 pub fn sign(kms: &KmsClient, ask: SignArgs, json: bool) -> Result<(), String> {
-    let request = match ask.what.content(kms, &ask.key)? {
-        Content::Message(bytes) => SignRequest::message(ask.key, bytes),
-        Content::Digest(digest) => SignRequest::digest(ask.key, digest),
-        Content::Prehash(prehash) => SignRequest::prehash(ask.key, prehash),
+    let key = named(kms, &ask.key)?;
+    let request = match ask.what.content(kms, &key)? {
+        Content::Message(bytes) => SignRequest::message(key, bytes),
+        Content::Digest(digest) => SignRequest::digest(key, digest),
+        Content::Prehash(prehash) => SignRequest::prehash(key, prehash),
     };
     let request = SignRequest {
         version: ask.version,
@@ -218,21 +221,21 @@ fn write_signature(answer: &SignAnswer, out: &Path) -> Result<(), String> {
 }
 
 impl VerifyArgs {
-    fn signatures(&self) -> Result<Vec<Signature>, String> {
+    fn signatures(&self, key: &Kid) -> Result<Vec<Signature>, String> {
         let of = |alg: Alg, raw: Vec<u8>| Signature {
             alg,
             scheme: self.what.scheme,
             signature: Bytes(raw),
         };
         // A hybrid key signs twice, Ed25519 first; its two signatures differ in length.
-        let alg_of = |raw: &[u8]| match (self.key.alg, raw.len()) {
+        let alg_of = |raw: &[u8]| match (key.alg, raw.len()) {
             (Alg::Ed25519MlDsa65, 64) => Alg::Ed25519,
             (Alg::Ed25519MlDsa65, _) => Alg::MlDsa65,
             (alg, _) => alg,
         };
         if let Some(path) = &self.signature_file {
             let bytes = std::fs::read(path).map_err(|e| format!("{}: {e}", path.display()))?;
-            let raw = match curve_of(self.key.alg) {
+            let raw = match curve_of(key.alg) {
                 Some(curve) => from_der(curve, &bytes)
                     .ok_or_else(|| format!("{}: not an ECDSA signature in DER", path.display()))?,
                 None => bytes,
@@ -248,9 +251,10 @@ impl VerifyArgs {
 }
 
 pub fn verify(kms: &KmsClient, ask: VerifyArgs, json: bool) -> Result<(), String> {
-    let signatures = ask.signatures()?;
+    let key = named(kms, &ask.key)?;
+    let signatures = ask.signatures(&key)?;
     let (mut message, mut digest, mut prehash) = (None, None, None);
-    match ask.what.content(kms, &ask.key)? {
+    match ask.what.content(kms, &key)? {
         Content::Message(bytes) => message = Some(Bytes(bytes)),
         Content::Digest(hash) => digest = Some(hash),
         Content::Prehash(hash) => prehash = Some(hash),
@@ -266,7 +270,7 @@ pub fn verify(kms: &KmsClient, ask: VerifyArgs, json: bool) -> Result<(), String
             "pq_only" => VerifyMode::PqOnly,
             _ => VerifyMode::And,
         },
-        key: ask.key,
+        key: key.into(),
     };
     show::verdict(&explain(kms.verify(&request, deadline()))?, json)
 }

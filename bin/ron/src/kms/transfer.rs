@@ -12,13 +12,17 @@ use ron_custody::keys::kem_of;
 use ron_custody::keys::wrapping::{export_info, import_info, wrap_for};
 use ron_kernel::OsRandom;
 use ron_proto::kms::{
-    BackupKey, Bytes, ExportKey, ImportKey, PayloadPolicy, Recipient, RestoreKey, RotateEvery,
+    AskApproval, BackupKey, Bytes, ExportKey, ImportKey, PayloadPolicy, Recipient, RestoreKey,
+    RotateEvery,
 };
+use ron_proto::values::KeyRef;
 use ron_proto::{Alg, Kid, OpId, Purpose, Tenant, b64};
 use ron_service::config::read_secret_file;
 use ron_tlog::note::{Note, VerifierKey};
 use serde::{Deserialize, Serialize};
 
+use super::approvals;
+use super::names::named;
 use super::{deadline, explain, op_id, payload, show};
 use crate::layout::{read_json, write_atomic, write_json};
 
@@ -56,8 +60,8 @@ pub struct ImportArgs {
 
 #[derive(Args)]
 pub struct ExportArgs {
-    /// Key, as tenant/purpose/algorithm/uuid.
-    key: Kid,
+    /// Key, as tenant/purpose/algorithm/uuid or alias/name.
+    key: KeyRef,
     /// Version of the key; the head when absent.
     #[arg(long)]
     version: Option<u32>,
@@ -67,15 +71,27 @@ pub struct ExportArgs {
     /// File to write the wrapped key to.
     #[arg(long)]
     out: PathBuf,
+    /// Ask for the approvals that the key's policy demands, and print the id of the request.
+    #[arg(long)]
+    ask_approval: bool,
+    /// Id of the request; the one that was approved, where approvals are needed. Random when absent.
+    #[arg(long)]
+    op_id: Option<OpId>,
 }
 
 #[derive(Args)]
 pub struct BackupArgs {
-    /// Key, as tenant/purpose/algorithm/uuid.
-    key: Kid,
+    /// Key, as tenant/purpose/algorithm/uuid or alias/name.
+    key: KeyRef,
     /// File to write the backup to.
     #[arg(long)]
     out: PathBuf,
+    /// Ask for the approvals that the key's policy demands, and print the id of the request.
+    #[arg(long)]
+    ask_approval: bool,
+    /// Id of the request; the one that was approved, where approvals are needed. Random when absent.
+    #[arg(long)]
+    op_id: Option<OpId>,
 }
 
 #[derive(Args)]
@@ -175,12 +191,20 @@ pub fn import(kms: &KmsClient, args: &ImportArgs, json: bool) -> Result<(), Stri
 
 /// Fetches a wrapped key and writes it to a file.
 pub fn export(kms: &KmsClient, args: &ExportArgs, json: bool) -> Result<(), String> {
+    let id = op_id(args.op_id);
     let request = ExportKey {
         version: args.version,
         recipient: Some(read_json(&args.to)?),
-        op_id: Some(op_id(None)),
+        op_id: Some(id),
     };
-    let answer = explain(kms.export(&args.key, &request, deadline()))?;
+    if args.ask_approval {
+        let wanted = AskApproval {
+            export: Some(request),
+            ..AskApproval::default()
+        };
+        return approvals::ask(kms, &named(kms, &args.key)?, (id, wanted), json);
+    }
+    let answer = explain(kms.export(&named(kms, &args.key)?, &request, deadline()))?;
     let file = WrappedFile {
         key: answer.key.clone(),
         version: answer.version,
@@ -197,10 +221,16 @@ pub fn export(kms: &KmsClient, args: &ExportArgs, json: bool) -> Result<(), Stri
 
 /// Writes a backup to a file. It needs no protection of its own: only the KMS opens it.
 pub fn backup(kms: &KmsClient, args: &BackupArgs, json: bool) -> Result<(), String> {
-    let request = BackupKey {
-        op_id: Some(op_id(None)),
-    };
-    let answer = explain(kms.backup(&args.key, &request, deadline()))?;
+    let (key, id) = (named(kms, &args.key)?, op_id(args.op_id));
+    let request = BackupKey { op_id: Some(id) };
+    if args.ask_approval {
+        let wanted = AskApproval {
+            backup: Some(request),
+            ..AskApproval::default()
+        };
+        return approvals::ask(kms, &key, (id, wanted), json);
+    }
+    let answer = explain(kms.backup(&key, &request, deadline()))?;
     let text = format!("{}\n", answer.backup);
     write_atomic(&absolute(&args.out)?, text.as_bytes(), 0o600)?;
     if json {
@@ -269,7 +299,7 @@ fn absolute(path: &Path) -> Result<PathBuf, String> {
 }
 
 /// Reads the KMS's form of a private key of `alg`: see `docs/formats/kms.md`.
-fn read_private_key(path: &Path, alg: Alg) -> Result<SecretBytes, String> {
+pub fn read_private_key(path: &Path, alg: Alg) -> Result<SecretBytes, String> {
     // Checks the file's mode. It also strips line ends, which raw keys may end in; these are read
     // again below.
     let trimmed = read_secret_file(path)?;

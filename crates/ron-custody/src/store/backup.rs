@@ -8,10 +8,12 @@
 //! Numbers are big-endian; a private key of no bytes was destroyed before the backup. The sealing key comes from the seal key
 //! by HKDF-SHA-256 without a salt, so every store with the same seal key opens the text, and nothing else does.
 
+use std::collections::BTreeMap;
+
 use ron_crypto::SecretBytes;
 use ron_kernel::Random;
-use ron_proto::kms::{BACKUP_BYTES_MAX, KeyState, PayloadPolicy, Period};
-use ron_proto::values::{Kid, Timestamp};
+use ron_proto::kms::{BACKUP_BYTES_MAX, KeyPolicy, KeyState, PayloadPolicy, Period};
+use ron_proto::values::{Kid, TagName, TagValue, Timestamp};
 use ron_proto::{b64, jcs, strict};
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
@@ -43,6 +45,13 @@ pub struct Facts {
     pub min_available: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rotate_every: Option<Period>,
+    /// Without it a restored key would be free for all callers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<KeyPolicy>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub tags: BTreeMap<TagName, TagValue>,
 }
 
 /// A backup whose seal was right.
@@ -123,6 +132,9 @@ impl KeyStore {
             min_wrap: meta.min_wrap,
             min_available: meta.min_available,
             rotate_every: meta.rotation.map(|rotation| rotation.every),
+            policy: meta.access.policy.clone(),
+            description: meta.labels.description.clone(),
+            tags: meta.labels.tags.clone(),
         };
         let facts = jcs::to_vec(&facts).expect("facts hold strings and integers only");
         // Never moved while it grows, so that no copy of a secret stays behind.
@@ -232,12 +244,16 @@ impl KeyStore {
         meta.min_verify = facts.min_verify;
         meta.min_wrap = facts.min_wrap;
         meta.min_available = facts.min_available;
+        meta.access.policy.clone_from(&facts.policy);
+        meta.labels.description.clone_from(&facts.description);
+        meta.labels.tags.clone_from(&facts.tags);
         Ok(Change {
             kid: kid.clone(),
             meta,
             new: versions.pop(),
             earlier: versions,
             erase: Erase::None,
+            other: None,
         })
     }
 }

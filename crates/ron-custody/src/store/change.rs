@@ -57,7 +57,7 @@ pub enum Erase {
     All,
 }
 
-/// A change of one key.
+/// A change of a key.
 pub struct Change {
     pub kid: Kid,
     pub meta: Meta,
@@ -67,6 +67,8 @@ pub struct Change {
     pub earlier: Vec<NewVersion>,
     /// Which secrets of the key are destroyed.
     pub erase: Erase,
+    /// Another key whose metadata changes in the same transaction: the one that an alias leaves.
+    pub other: Option<(Kid, Meta)>,
 }
 
 impl Change {
@@ -78,6 +80,7 @@ impl Change {
             new: None,
             earlier: Vec::new(),
             erase: Erase::None,
+            other: None,
         }
     }
 

@@ -5,13 +5,18 @@ use ron_proto::kms::{KeyBackend, KeyState, PayloadPolicy};
 use ron_proto::values::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::access::Access;
 use crate::index::{Rotation, Trim, Waiting};
+use crate::labels::Labels;
 
 /// Metadata of a key, stored as canonical JSON under a MAC. Members that were added later are absent while they hold
 /// their default, so that the stored bytes of a key that does not use them do not change.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct Meta {
+    /// Its policy, its grants, and what waits for approvals.
+    #[serde(default, skip_serializing_if = "Access::is_empty")]
+    pub access: Access,
     /// Whether its first version was in the device before it was a key here.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub adopted: bool,
@@ -40,6 +45,9 @@ pub struct Meta {
     /// Whether its first version was imported.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub imported: bool,
+    /// Aliases, tags and description.
+    #[serde(default, skip_serializing_if = "Labels::is_empty")]
+    pub labels: Labels,
     /// The oldest version whose secret exists; 0 stands for the first.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub min_available: u32,
@@ -79,6 +87,7 @@ impl Meta {
     /// The metadata of a new key.
     pub fn new(created: Timestamp, backend: KeyBackend, payload: PayloadPolicy) -> Self {
         Self {
+            access: Access::default(),
             adopted: false,
             backend: (!backend.is_local()).then_some(backend),
             created,
@@ -89,6 +98,7 @@ impl Meta {
             head: 1,
             head_since: None,
             imported: false,
+            labels: Labels::default(),
             min_available: 0,
             min_verify: 1,
             min_wrap: 0,

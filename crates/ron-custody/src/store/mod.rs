@@ -46,7 +46,7 @@ use ron_crypto::hash::sha256;
 use ron_crypto::secret::Secret32;
 use ron_files::Dir;
 use ron_kernel::{DiskWatch, SharedRandom};
-use ron_proto::values::{Alg, Kid, Timestamp};
+use ron_proto::values::{Alg, Alias, Kid, Tenant, Timestamp};
 use ron_service::Store;
 use ron_service::records::{RecordStore, Value};
 
@@ -472,7 +472,9 @@ impl KeyStore {
             damaged: Arc::new(self.damaged.keys().cloned().collect()),
             policy: None,
             store_version: self.version,
+            aliases: Arc::default(),
         }
+        .with_aliases()
     }
 
     /// The key as snapshots show it now; `None` before the leaf of its first version is durable.
@@ -488,6 +490,14 @@ impl KeyStore {
     /// The metadata of a key as committed, which may be ahead of the snapshot.
     pub fn meta(&self, kid: &Kid) -> Option<&Meta> {
         Some(&self.records.get(kid)?.meta)
+    }
+
+    /// The key that an alias names, as committed.
+    pub fn named(&self, tenant: &Tenant, alias: &Alias) -> Option<&Kid> {
+        let mut named = self.records.iter().filter(|(kid, record)| {
+            kid.tenant == *tenant && record.meta.labels.aliases.contains(alias)
+        });
+        named.next().map(|(kid, _)| kid)
     }
 
     /// The newest checkpoint that was remembered for a `note` key.

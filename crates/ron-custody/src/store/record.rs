@@ -149,6 +149,8 @@ impl Record {
             created: meta.created,
             state: meta.state(),
             destroy_at: meta.destroy_at,
+            access: Arc::new(meta.access.clone()),
+            labels: Arc::new(meta.labels.clone()),
             exportable: meta.exportable,
             imported: meta.imported,
             rotation: meta.rotation,

@@ -60,7 +60,7 @@ impl KeyStore {
         let uses = &mut record.meta.uses;
         uses.resize(uses.len().max(number as usize), 0);
         uses[number as usize - 1] = to;
-        self.replace(kid, record, |_| Ok(()))?;
+        self.replace(vec![(kid.clone(), record)], |_| Ok(()))?;
         Ok(Some((from, to)))
     }
 }

@@ -96,6 +96,7 @@ impl KeyStore {
             new,
             earlier,
             erase,
+            other,
         } = change;
         let (mut record, exists) = match self.records.get(&kid) {
             Some(record) => (record.clone(), true),
@@ -128,7 +129,13 @@ impl KeyStore {
             version_before: self.version,
         };
         let (sealer, log) = (self.sealer.clone(), self.log().origin.clone());
-        self.replace(&kid, record, |tx| {
+        let mut changed = vec![(kid.clone(), record)];
+        if let Some((kid, meta)) = other {
+            let record = self.records.get(&kid).cloned();
+            let record = record.ok_or_else(|| StoreError::Db("there is no such key".into()))?;
+            changed.push((kid, Record { meta, ..record }));
+        }
+        self.replace(changed, |tx| {
             let name = pending.kid.to_string();
             let name: Value = name.as_str().into();
             for (number, (created, sealed), public) in &sealed {
@@ -196,41 +203,49 @@ impl KeyStore {
         };
         let mut record = record.clone();
         record.meta.note = Some((to.size, hex::encode(to.root)));
-        self.replace(kid, record, |_| Ok(()))
+        self.replace(vec![(kid.clone(), record)], |_| Ok(()))
     }
 
-    /// Replaces the key's record and increments the store version, in one transaction with `more`.
+    /// Replaces the records of keys and increments the store version, in one transaction with `more`.
     pub(super) fn replace(
         &mut self,
-        kid: &Kid,
-        mut record: Record,
+        changed: Vec<(Kid, Record)>,
         mut more: impl FnMut(&mut dyn Statements) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
-        let name = kid.to_string();
-        let meta = record.meta.to_bytes();
-        let key_mac = self.sealer.mac(&name, &meta);
-        record.set_mac(key_mac);
-        // In memory first, because the MAC in the transaction covers all records; restored if the write fails.
-        let old = self.records.insert(kid.clone(), record);
-        let changed = self.version + 1;
+        let mut rows = Vec::with_capacity(changed.len());
+        let mut before = Vec::with_capacity(changed.len());
+        for (kid, mut record) in changed {
+            let (name, meta) = (kid.to_string(), record.meta.to_bytes());
+            let mac = self.sealer.mac(&name, &meta);
+            record.set_mac(mac);
+            rows.push((name, meta, mac));
+            // In memory first, because the MAC in the transaction covers all records; restored if the write fails.
+            let old = self.records.insert(kid.clone(), record);
+            before.push((kid, old));
+        }
+        let version = (self.version + 1).cast_signed();
         let done = self.write_version(|tx| {
-            tx.execute(
-                "INSERT INTO keys (kid, meta, mac, changed) VALUES (?1, ?2, ?3, ?4)
-                 ON CONFLICT (kid) DO UPDATE SET meta = excluded.meta, mac = excluded.mac, changed = excluded.changed",
-                &[
-                    name.as_str().into(),
-                    meta[..].into(),
-                    key_mac[..].into(),
-                    changed.cast_signed().into(),
-                ],
-            )?;
+            for (name, meta, mac) in &rows {
+                tx.execute(
+                    "INSERT INTO keys (kid, meta, mac, changed) VALUES (?1, ?2, ?3, ?4)
+                     ON CONFLICT (kid) DO UPDATE SET meta = excluded.meta, mac = excluded.mac, changed = excluded.changed",
+                    &[
+                        name.as_str().into(),
+                        meta[..].into(),
+                        mac[..].into(),
+                        version.into(),
+                    ],
+                )?;
+            }
             more(tx)
         });
         if done.is_err() {
-            match old {
-                Some(old) => self.records.insert(kid.clone(), old),
-                None => self.records.remove(kid),
-            };
+            for (kid, old) in before {
+                match old {
+                    Some(old) => self.records.insert(kid, old),
+                    None => self.records.remove(&kid),
+                };
+            }
         }
         done
     }

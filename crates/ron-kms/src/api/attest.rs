@@ -6,7 +6,7 @@ use ron_http::{Method, Response, Route};
 use ron_proto::kms::{AttestAnswer, AttestRequest};
 use ron_proto::scope;
 
-use super::{Action, kid, route};
+use super::{Action, key_ref, look_up, route};
 use crate::work::Kms;
 use crate::work::attest::AttestTask;
 use crate::work::operation::one;
@@ -15,9 +15,10 @@ const ATTEST: &str = "/v1/kms/keys/{tenant}/{purpose}/{alg}/{id}/attest";
 
 /// The route of this file.
 pub fn routes(kms: &Arc<Kms>) -> [Route; 1] {
-    [route(kms, (Method::POST, ATTEST), scope::KMS_READ, |_, request| {
-        let (key, request) = (kid(request)?, request.json::<AttestRequest>()?);
-        let task = AttestTask { key, request };
+    [route(kms, (Method::POST, ATTEST), scope::KMS_READ, |kms, request| {
+        let (key, body) = (key_ref(request)?.into(), request.json::<AttestRequest>()?);
+        let mut task = AttestTask { key, request: body };
+        look_up(kms, &request.principal, &mut task);
         Ok(Action::Work(one(task, |answer| {
             Ok(Response::json(200, &AttestAnswer::from(answer?)))
         })))

@@ -7,12 +7,12 @@ use ron_custody::{Cause, Refusal};
 use ron_http::{Method, Response, Route};
 use ron_proto::kms::{BATCH_ITEMS_MAX, BatchAnswer, ItemResult};
 use ron_proto::problem::Problem;
-use ron_proto::values::Kid;
+use ron_proto::values::{KeyRef, Kid};
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::{Action, ERRORS, route};
+use super::{Action, ERRORS, look_up, route};
 use crate::errors::item_error;
 use crate::work::Kms;
 use crate::work::answering::Answer;
@@ -34,9 +34,12 @@ where
     O: Operation,
     A: Serialize + JsonSchema + 'static,
 {
-    route(kms, (Method::POST, path), scope, move |_, request| {
-        let tasks = split(request.json::<B>()?);
+    route(kms, (Method::POST, path), scope, move |kms, request| {
+        let mut tasks = split(request.json::<B>()?);
         check_items(tasks.len())?;
+        for task in tasks.iter_mut().flatten() {
+            look_up(kms, &request.principal, task);
+        }
         Ok(Action::Work(batch(tasks, render)))
     })
     .body::<B>()
@@ -76,7 +79,7 @@ pub(super) fn check_items(count: usize) -> Result<(), Problem> {
 }
 
 /// The key of an item: its own, else that of the batch.
-pub(super) fn item_key(own: Option<&Kid>, batch: Option<&Kid>) -> Result<Kid, Refusal> {
+pub(super) fn item_key(own: Option<&KeyRef>, batch: Option<&KeyRef>) -> Result<KeyRef, Refusal> {
     own.or(batch).cloned().ok_or_else(|| {
         let detail = "the item names no key and the batch has none";
         Refusal::new(Cause::BadRequest, detail)

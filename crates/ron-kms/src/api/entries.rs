@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use ron_custody::index::{SYSTEM, may_use};
+use ron_custody::index::KeyIndex;
+use ron_custody::rights::{SYSTEM, is_limited};
 use ron_http::{Method, Principal, PrincipalKind, Request, Response, Route};
 use ron_proto::kms::{AuditEntries, AuditEntry};
 use ron_proto::problem::Problem;
@@ -40,6 +41,7 @@ pub fn routes(kms: &Arc<Kms>) -> [Route; 1] {
 /// Filters of a page.
 struct Wanted<'a> {
     caller: &'a Principal,
+    index: Arc<KeyIndex>,
     key: Option<Kid>,
     op: Option<Op>,
 }
@@ -50,7 +52,7 @@ impl Wanted<'_> {
         self.op.is_none_or(|op| op == leaf.op)
             && (self.key.is_none() || self.key == key)
             && match &key {
-                Some(key) => may_use(self.caller, key).is_ok(),
+                Some(key) => self.index.may_use(self.caller, key).is_ok(),
                 None => self.is_own(leaf),
             }
     }
@@ -59,7 +61,7 @@ impl Wanted<'_> {
     /// some keys does not read it.
     fn is_own(&self, leaf: &Leaf) -> bool {
         let system = leaf.tenant == SYSTEM && self.caller.kind == PrincipalKind::Passport;
-        leaf.tenant == self.caller.tenant.as_str() && self.caller.key_prefixes.is_none() && !system
+        leaf.tenant == self.caller.tenant.as_str() && !is_limited(self.caller) && !system
     }
 }
 
@@ -74,11 +76,12 @@ fn entries(kms: &Kms, request: &Request) -> Result<Action, Problem> {
     }
     let wanted = Wanted {
         caller: &request.principal,
+        index: kms.index.load(),
         key: request.query_as("key")?,
         op: request.query_as("op")?,
     };
     if let Some(key) = &wanted.key {
-        may_use(wanted.caller, key).map_err(problem)?;
+        wanted.index.may_use(wanted.caller, key).map_err(problem)?;
     }
     let page = page(kms, &wanted, after, limit)?;
     Ok(Action::Respond(Response::json(200, &page)))

@@ -23,11 +23,12 @@ use serde::de::DeserializeOwned;
 use zeroize::Zeroizing;
 
 use super::batch::{batch_route, item_key};
-use super::{Action, ERRORS, route};
+use super::{Action, ERRORS, look_up, route};
 use crate::work::Kms;
 use crate::work::answering::Answer;
 use crate::work::envelope::{EnvelopeOp, EnvelopeOutput, EnvelopeTask};
-use crate::work::operation::one;
+use crate::work::operation::{Operation, one};
+use crate::work::task_key::TaskKey;
 
 /// A request type of this API: its route, its operation and its answer.
 trait EnvelopeRequest: DeserializeOwned + JsonSchema + Serialize + Send + 'static {
@@ -75,9 +76,10 @@ pub fn routes(kms: &Arc<Kms>) -> [Route; 9] {
 }
 
 fn single<E: EnvelopeRequest>(kms: &Arc<Kms>) -> Route {
-    route(kms, (Method::POST, E::PATH), E::SCOPE, |_, request| {
-        let task = task_of(request.json::<E>()?);
-        let key = task.key.clone();
+    route(kms, (Method::POST, E::PATH), E::SCOPE, |kms, request| {
+        let mut task = task_of(request.json::<E>()?);
+        look_up(kms, &request.principal, &mut task);
+        let key = task.key().cloned();
         Ok(Action::Work(one(task, move |answer| {
             Ok(Response::json(200, &answer_of::<E>(key, answer)?))
         })))
@@ -108,8 +110,9 @@ fn answer_of<E: EnvelopeRequest>(
     key: Option<Kid>,
     answer: Answer<EnvelopeOutput>,
 ) -> Result<E::Answer, Refusal> {
-    let (made, receipt) = answer?.into_parts();
-    E::answer(key, made, receipt)
+    let (mut made, receipt) = answer?.into_parts();
+    // An answer that is repeated names the key of its time, whatever the alias names now.
+    E::answer(made.key.take().or(key), made, receipt)
         .ok_or_else(|| Refusal::new(Cause::Internal, "the answer is incomplete"))
 }
 
@@ -131,7 +134,7 @@ fn body_hash(path: &str, body: &impl Serialize) -> [u8; 32] {
 
 /// A task without an operation id. A refused remark becomes the task's `flaw` and is left out of the leaf.
 pub(super) fn task(
-    key: Option<Kid>,
+    key: Option<impl Into<TaskKey>>,
     version: Option<u32>,
     aad: Option<Bytes>,
     context: Option<String>,
@@ -144,7 +147,7 @@ pub(super) fn task(
         .cloned()
         .or_else(|| limits(&what).err());
     EnvelopeTask {
-        key,
+        key: key.map(Into::into),
         version,
         older: false,
         aad,
@@ -353,7 +356,7 @@ impl EnvelopeRequest for RandomRequest {
 
     fn task(self) -> EnvelopeTask {
         let what = EnvelopeOp::Random(self.bytes.unwrap_or(32) as usize);
-        task(None, None, None, self.context, what)
+        task(None::<Kid>, None, None, self.context, what)
     }
 
     fn answer(_: Option<Kid>, made: EnvelopeOutput, receipt: LogReceipt) -> Option<RandomAnswer> {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ron_custody::index::may_bring_policy;
+use ron_custody::rights::may_bring_policy;
 use ron_http::{Method, Request, Response, Route};
 use ron_proto::kms::{ISSUER_POLICY_BODY_MAX, IssuerPolicyInForce, PutIssuerPolicy};
 use ron_proto::problem::Problem;

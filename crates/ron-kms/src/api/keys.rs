@@ -4,7 +4,8 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use ron_custody::Refusal;
-use ron_custody::index::{Key, may_use};
+use ron_custody::index::Key;
+use ron_custody::rights::may_use;
 use ron_http::{Method, Principal, Request, Response, Route};
 use ron_proto::kms::{
     AdoptKey, CreateKey, DestroyKey, KeyChanged, KeyDoc, KeyList, KeyState, KeyVersions,
@@ -13,7 +14,7 @@ use ron_proto::kms::{
 };
 use ron_proto::problem::Problem;
 use ron_proto::scope;
-use ron_proto::values::{Alg, Kid, Purpose};
+use ron_proto::values::{Alg, Alias, Kid, Purpose, TagMatch};
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 
@@ -26,7 +27,7 @@ const PAGE_DEFAULT: usize = 50;
 const PAGE_MAX: usize = 200;
 
 const KEYS: &str = "/v1/kms/keys";
-const KEY: &str = "/v1/kms/keys/{tenant}/{purpose}/{alg}/{id}";
+pub(super) const KEY: &str = "/v1/kms/keys/{tenant}/{purpose}/{alg}/{id}";
 const VERSIONS: &str = "/v1/kms/keys/{tenant}/{purpose}/{alg}/{id}/versions";
 const ROTATE: &str = "/v1/kms/keys/{tenant}/{purpose}/{alg}/{id}/rotate";
 const RETIRE: &str = "/v1/kms/keys/{tenant}/{purpose}/{alg}/{id}/retire";
@@ -55,6 +56,8 @@ pub fn routes(kms: &Arc<Kms>) -> [Route; 11] {
                 false,
                 "only keys in this state: active, retired, pending_destruction, destroyed",
             )
+            .query("alias", false, "only the key with this alias")
+            .query("tag", false, "only keys with this tag: a name, or name=value; may be repeated")
             .query("after", false, "continue after this key name")
             .query("limit", false, "1 to 200 keys, 50 by default")
             .returns::<KeyList>(200)
@@ -76,7 +79,7 @@ pub fn routes(kms: &Arc<Kms>) -> [Route; 11] {
         change::<UpdateKey>(kms, (Method::PATCH, KEY), scope::KMS_ADMIN, |call, kid, body| {
             StoreJob::Change(call, kid, KeyRequest::Update(body))
         })
-        .summary("Change min_verify_version or rotate_every, or withdraw exportable"),
+        .summary("Change min_verify_version, rotate_every, tags or the description, or withdraw exportable"),
         change::<RetireKey>(kms, (Method::POST, RETIRE), scope::KMS_ADMIN, |call, kid, body| {
             StoreJob::Change(call, kid, KeyRequest::Retire(body))
         })
@@ -109,17 +112,21 @@ fn change<B: DeserializeOwned + JsonSchema + 'static>(
 fn read(kms: &Kms, request: &Request) -> Result<Action, Problem> {
     request.query_only(&[])?;
     let index = kms.index.load();
-    let key = index.find(&request.principal, &kid(request)?);
+    let key = index.find(&request.principal, &kid(kms, request)?);
     let doc = key.map_err(problem)?.to_doc();
     Ok(Action::Respond(Response::json(200, &doc)))
 }
 
 fn list(kms: &Kms, request: &Request) -> Result<Action, Problem> {
-    request.query_only(&["purpose", "alg", "state", "after", "limit"])?;
+    request.query_only(&["purpose", "alg", "state", "alias", "tag", "after", "limit"])?;
+    let tags = request.query.iter().filter(|(name, _)| name == "tag");
+    let tags: Result<Vec<TagMatch>, _> = tags.map(|(_, tag)| tag.parse()).collect();
     let wanted = Wanted {
         purpose: request.query_as("purpose")?,
         alg: request.query_as("alg")?,
         state: request.query_as("state")?,
+        alias: request.query_as("alias")?,
+        tags: tags?,
     };
     let after: Option<Kid> = request.query_as("after")?;
     let page = page(kms, &request.principal, &wanted, after, limit(request)?);
@@ -131,7 +138,7 @@ fn versions(kms: &Kms, request: &Request) -> Result<Action, Problem> {
     let after = request.query_as::<u32>("after")?.unwrap_or(0);
     let limit = limit(request)?;
     let index = kms.index.load();
-    let key = index.find(&request.principal, &kid(request)?);
+    let key = index.find(&request.principal, &kid(kms, request)?);
     let key = key.map_err(problem)?;
     let versions = key.version_docs(after, limit);
     let last = versions.last().map(|last| last.version);
@@ -143,7 +150,7 @@ fn versions(kms: &Kms, request: &Request) -> Result<Action, Problem> {
 }
 
 /// The number of items on a page.
-fn limit(request: &Request) -> Result<usize, Problem> {
+pub(super) fn limit(request: &Request) -> Result<usize, Problem> {
     let limit = request.query_as::<usize>("limit")?.unwrap_or(PAGE_DEFAULT);
     if (1..=PAGE_MAX).contains(&limit) {
         return Ok(limit);
@@ -158,6 +165,9 @@ pub struct Wanted {
     pub purpose: Option<Purpose>,
     pub alg: Option<Alg>,
     pub state: Option<KeyState>,
+    pub alias: Option<Alias>,
+    /// A key must have each of these tags.
+    pub tags: Vec<TagMatch>,
 }
 
 impl Wanted {
@@ -167,7 +177,16 @@ impl Wanted {
     }
 
     fn has(&self, key: &Key) -> bool {
+        let labels = &key.labels;
+        let alias = self.alias.as_ref();
         self.state.is_none_or(|state| state == key.state)
+            && alias.is_none_or(|alias| labels.aliases.contains(alias))
+            && self.tags.iter().all(|tag| labels.match_tag(tag))
+    }
+
+    /// Whether keys are filtered by what a damaged key does not tell.
+    fn needs_state(&self) -> bool {
+        self.state.is_some() || self.alias.is_some() || !self.tags.is_empty()
     }
 }
 
@@ -184,14 +203,17 @@ pub fn page(
         after.map_or(Bound::Unbounded, Bound::Excluded),
         Bound::Unbounded,
     );
-    let shown = |kid: &&Kid| wanted.names(kid) && may_use(caller, kid).is_ok();
+    let shown = |kid: &&Kid| wanted.names(kid) && may_use(caller, kid, None).is_ok();
     let keys = index.keys.range(from.clone());
-    let keys = keys.filter(|(_, key)| wanted.has(key)).map(|(kid, _)| kid);
+    let keys = keys.filter(|(kid, key)| {
+        wanted.names(kid) && wanted.has(key) && may_use(caller, kid, Some(&key.labels)).is_ok()
+    });
+    let keys = keys.map(|(kid, _)| kid);
     // The state of a damaged key is not known.
     let damaged = index.damaged.range(from);
-    let damaged = damaged.filter(|_| wanted.state.is_none());
+    let damaged = damaged.filter(|_| !wanted.needs_state());
     // One more than the page of each, so that the rest of both shows whether there is another page.
-    let keys = keys.filter(shown).take(limit + 1);
+    let keys = keys.take(limit + 1);
     let mut both: Vec<&Kid> = keys.chain(damaged.filter(shown).take(limit + 1)).collect();
     both.sort_unstable();
     let more = both.len() > limit;

@@ -1,5 +1,8 @@
 //! The HTTP API: one file per resource. A handler checks the request and says what to do with it, an [`Action`]; [`route`] does it.
 
+mod access;
+mod aliases;
+mod approvals;
 mod attest;
 mod batch;
 mod entries;
@@ -11,23 +14,29 @@ mod transfer;
 mod transit;
 mod verify;
 mod verify_raw;
+mod which_op;
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ron_http::{ApiInfo, Method, Need, Principal, Request, Responder, Response, Route, Router};
+use ron_http::{
+    ApiInfo, Method, Need, Principal, Request, Responder, Response, Route, Router, Transport,
+};
 use ron_kernel::Deadline;
 use ron_proto::problem::Problem;
-use ron_proto::values::Kid;
+use ron_proto::values::{Alias, KeyRef, Kid};
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 
-use crate::work::operation::Work;
+use crate::errors::problem;
+use crate::work::operation::{Operation, Work};
 use crate::work::{CallContext, Kms, SignJob, StoreJob};
 
 #[cfg(test)]
 pub use sign::batch as sign_batch;
 pub use transit::VaultTokens;
+use which_op::may_do_at;
 
 /// How long before the request's deadline a wait for a proof ends, so that the answer can still be sent.
 const PROOF_MARGIN: Duration = Duration::from_millis(250);
@@ -44,8 +53,18 @@ pub fn router(kms: &Arc<Kms>) -> Router {
         version: env!("CARGO_PKG_VERSION"),
         description: "Custody and signing: keys that never leave, versions, rotation, and an audit log that third parties can verify.",
     };
+    let of_keys = keys::routes(kms)
+        .into_iter()
+        .chain(transfer::routes(kms))
+        .chain(attest::routes(kms))
+        .chain(access::routes(kms))
+        .chain(approvals::routes(kms));
     Router::new(info)
+        .add_all(aliases::by_alias(of_keys))
         .add_all(keys::routes(kms))
+        .add_all(access::routes(kms))
+        .add_all(approvals::routes(kms))
+        .add_all(aliases::routes(kms))
         .add_all(entries::routes(kms))
         .add_all(issuer_policy::routes(kms))
         .add_all(transfer::routes(kms))
@@ -68,6 +87,23 @@ enum Action {
 }
 
 impl Action {
+    /// The same, of a request that names its key by this alias.
+    fn named_by(self, alias: Alias) -> Self {
+        match self {
+            Self::Work(mut what) => {
+                what.name_by(&alias);
+                Self::Work(what)
+            }
+            Self::Store(job) => Self::store(move |call| {
+                job(CallContext {
+                    alias: Some(alias),
+                    ..call
+                })
+            }),
+            action @ Self::Respond(_) => action,
+        }
+    }
+
     fn store(job: impl FnOnce(CallContext) -> StoreJob + 'static) -> Self {
         Self::Store(Box::new(job))
     }
@@ -76,7 +112,7 @@ impl Action {
         match self {
             Self::Respond(response) => responder.send(response),
             Self::Work(what) => {
-                let by = (request.principal, request.deadline);
+                let by = (peer_of(&request), request.deadline, request.principal);
                 let mut call = call_context(kms, by, wait, responder);
                 // Also when the disk under the audit log hangs. Only a wait for a proof may last as long as the
                 // front allows.
@@ -86,7 +122,7 @@ impl Action {
                 kms.submit_sign(SignJob { call, what });
             }
             Self::Store(job) => {
-                let by = (request.principal, request.deadline);
+                let by = (peer_of(&request), request.deadline, request.principal);
                 kms.submit_store(job(call_context(kms, by, wait, responder)));
             }
         }
@@ -100,21 +136,27 @@ fn route(
     scope: &'static str,
     handler: impl Fn(&Kms, &Request) -> Result<Action, Problem> + Send + Sync + 'static,
 ) -> Route {
+    route_for(kms, (method, path), Need::Scope(scope), handler)
+}
+
+/// A route of one handler, for callers that meet this need.
+fn route_for(
+    kms: &Arc<Kms>,
+    (method, path): (Method, &'static str),
+    need: Need,
+    handler: impl Fn(&Kms, &Request) -> Result<Action, Problem> + Send + Sync + 'static,
+) -> Route {
     let kms = kms.clone();
-    Route::new(
-        method,
-        path,
-        Need::Scope(scope),
-        move |request, responder| {
-            let accepted = request
-                .wait()
-                .and_then(|wait| Ok((wait, handler(&kms, &request)?)));
-            match accepted {
-                Ok((wait, action)) => action.perform(&kms, request, wait, responder),
-                Err(problem) => responder.send(problem),
-            }
-        },
-    )
+    Route::new(method, path, need, move |request, responder| {
+        let accepted = request.wait().and_then(|wait| {
+            may_do_at(&request).map_err(problem)?;
+            Ok((wait, handler(&kms, &request)?))
+        });
+        match accepted {
+            Ok((wait, action)) => action.perform(&kms, request, wait, responder),
+            Err(problem) => responder.send(problem),
+        }
+    })
 }
 
 /// A change that names no existing key.
@@ -139,24 +181,60 @@ fn change_route<B: DeserializeOwned + JsonSchema + 'static>(
     scope: &'static str,
     job: fn(CallContext, Kid, B) -> StoreJob,
 ) -> Route {
-    route(kms, (method, path), scope, move |_, request| {
-        let (kid, body) = (kid(request)?, request.json::<B>()?);
-        Ok(Action::store(move |call| job(call, kid, body)))
+    route(kms, (method, path), scope, move |kms, request| {
+        let (kid, body) = (kid(kms, request)?, request.json::<B>()?);
+        let action = Action::store(move |call| job(call, kid, body));
+        named_by_path(request, action)
     })
     .body::<B>()
     .errors(ERRORS)
 }
 
-/// The key that the path's four segments name.
-fn kid(request: &Request) -> Result<Kid, Problem> {
+/// The key as the path names it: by the four segments of its name, or by `alias/` and an alias.
+fn key_ref(request: &Request) -> Result<KeyRef, Problem> {
+    if let Some((_, alias)) = request.params.iter().find(|(name, _)| *name == "alias") {
+        let alias: Alias = alias.parse()?;
+        return Ok(alias.into());
+    }
     let name = ["tenant", "purpose", "alg", "id"].map(|name| request.param(name));
-    name.join("/").parse().map_err(Problem::from)
+    let kid: Kid = name.join("/").parse()?;
+    Ok(kid.into())
+}
+
+/// The same, with the alias by which the path names the key, if it does.
+fn named_by_path(request: &Request, action: Action) -> Result<Action, Problem> {
+    Ok(match key_ref(request)? {
+        KeyRef::Alias(alias) => action.named_by(alias),
+        KeyRef::Kid(_) => action,
+    })
+}
+
+/// The name of the key that the path names.
+fn kid(kms: &Kms, request: &Request) -> Result<Kid, Problem> {
+    let index = kms.index.load();
+    let named = index.name_of(&request.principal.tenant, &key_ref(request)?);
+    named.map_err(problem)
+}
+
+/// Looks up the alias of an operation.
+pub fn look_up<O: Operation>(kms: &Kms, caller: &Principal, task: &mut O) {
+    if let Some(key) = task.task_key_mut() {
+        key.look_up(&kms.index.load(), &caller.tenant);
+    }
+}
+
+/// The address that a request comes from; `None` for a socket.
+fn peer_of(request: &Request) -> Option<IpAddr> {
+    match request.transport {
+        Transport::Tcp | Transport::Tls => Some(request.peer.ip()),
+        Transport::Unix { .. } | Transport::ClientSocket { .. } => None,
+    }
 }
 
 /// The context of a request that waits up to `wait` for a proof; its deadline is at most `sign_deadline` away.
 fn call_context(
     kms: &Kms,
-    (caller, deadline): (Principal, Deadline),
+    (peer, deadline, caller): (Option<IpAddr>, Deadline, Principal),
     wait: Option<Duration>,
     responder: Responder,
 ) -> CallContext {
@@ -164,6 +242,8 @@ fn call_context(
     let last = Deadline::within(deadline.remaining().saturating_sub(PROOF_MARGIN));
     CallContext {
         proof_until: wait.map(|wait| Deadline::within(wait).earlier(last)),
+        alias: None,
+        peer,
         caller,
         responder,
         deadline: deadline.earlier(Deadline::within(kms.sign_deadline())),

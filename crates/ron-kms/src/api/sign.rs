@@ -8,7 +8,7 @@ use ron_proto::kms::{SignAnswer, SignBatch, SignItem, SignRequest};
 use ron_proto::scope;
 
 use super::batch::{batch_route, item_key};
-use super::{Action, ERRORS, route};
+use super::{Action, ERRORS, look_up, route};
 use crate::work::Kms;
 use crate::work::operation::one;
 use crate::work::sign::SignTask;
@@ -17,8 +17,9 @@ use crate::work::sign::SignTask;
 pub fn routes(kms: &Arc<Kms>) -> [Route; 2] {
     let need = scope::KMS_SIGN;
     [
-        route(kms, (Method::POST, "/v1/kms/sign"), need, |_, request| {
-            let task = SignTask::from_request(request.json()?);
+        route(kms, (Method::POST, "/v1/kms/sign"), need, |kms, request| {
+            let mut task = SignTask::from_request(request.json()?);
+            look_up(kms, &request.principal, &mut task);
             Ok(Action::Work(one(task, |answer| {
                 answer.map(SignAnswer::from)
             })))

@@ -58,7 +58,10 @@ pub(super) fn verify(
     caller: &Principal,
     body: VerifyRequest,
 ) -> Result<VerifyAnswer, Refusal> {
-    let alg = body.key.alg;
+    // Counted by the algorithm of the key, which an alias does not say.
+    let index = kms.index.load();
+    let kid = index.name_of(&caller.tenant, &body.key)?;
+    let alg = kid.alg;
     counted(
         kms,
         ("verify", alg),

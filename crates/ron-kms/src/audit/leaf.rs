@@ -1,5 +1,7 @@
 //! One leaf of the audit log: canonical JSON, at most 4 KiB, the same fields for every operation.
 
+use ron_http::Principal;
+use ron_proto::kms::KeyOp;
 use ron_proto::strict;
 use ron_proto::values::Kid;
 use serde::{Deserialize, Serialize};
@@ -70,6 +72,18 @@ operations! {
     Activate = "activate" true,
     /// A key's settings were changed.
     Update = "update" true,
+    /// An alias was set, moved or deleted; `context` says which, and from which key.
+    Alias = "alias" true,
+    /// The policy of a key was set or removed; `context` is its SHA-256.
+    KeyPolicy = "key_policy" true,
+    /// Approvals were asked for; `context` has the id of the request, its operation and its hash.
+    ApprovalAsk = "approval_ask" true,
+    /// A request was approved; `context` has its id and the approver.
+    Approve = "approve" true,
+    /// A grant was made; `context` holds its id, its grantee, its operations and its end.
+    Grant = "grant" true,
+    /// A grant was ended before its time.
+    GrantRetire = "grant_retire" true,
     /// A key signs no more.
     Retire = "retire" true,
     /// The destruction of a key was ordered.
@@ -129,6 +143,46 @@ impl Op {
                 | Self::HmacVerify
                 | Self::Random
         )
+    }
+
+    /// The operation of a caller that a key's policy decides about; `None` for what concerns no key, for what the service does by
+    /// itself, and where the parties of a grant, a signature or the operation that is asked for decide.
+    pub const fn key_op(self) -> Option<KeyOp> {
+        Some(match self {
+            Self::Create => KeyOp::Create,
+            Self::Import | Self::Adopt | Self::Restore => KeyOp::Import,
+            Self::Rotate | Self::Publish => KeyOp::Rotate,
+            Self::Update => KeyOp::Update,
+            Self::Alias => KeyOp::Alias,
+            Self::KeyPolicy => KeyOp::Policy,
+            Self::Grant => KeyOp::Grant,
+            Self::Retire => KeyOp::Retire,
+            Self::Destroy => KeyOp::Destroy,
+            Self::DestroyCancel => KeyOp::DestroyCancel,
+            Self::Export | Self::Backup => KeyOp::Export,
+            Self::Sign => KeyOp::Sign,
+            Self::Wrap => KeyOp::Wrap,
+            Self::Unwrap => KeyOp::Unwrap,
+            Self::Rewrap => KeyOp::Rewrap,
+            Self::Datakey => KeyOp::Datakey,
+            Self::Hmac => KeyOp::Hmac,
+            Self::HmacVerify => KeyOp::HmacVerify,
+            Self::Attest => KeyOp::Attest,
+            Self::Start
+            | Self::Stop
+            | Self::Reload
+            | Self::AcceptDate
+            | Self::ForgetAnswers
+            | Self::Activate
+            | Self::Destroyed
+            | Self::RotateLogKey
+            | Self::Random
+            | Self::ReserveUses
+            | Self::IssuerPolicy
+            | Self::GrantRetire
+            | Self::ApprovalAsk
+            | Self::Approve => return None,
+        })
     }
 
     /// Whether the operation may make a version of a key. A rotation makes none when a published version waits.
@@ -241,6 +295,15 @@ impl Draft {
             version: None,
             counted: false,
             store_version_after: None,
+        }
+    }
+
+    /// A draft of what a caller does, with the key as far as it is known.
+    pub fn of(op: Op, caller: &Principal, kid: Option<&Kid>) -> Self {
+        let draft = Self::new(op, &caller.name, caller.tenant.as_str());
+        match kid {
+            Some(kid) => draft.about(kid),
+            None => draft,
         }
     }
 

@@ -160,7 +160,7 @@ fn the_life_of_a_key() {
         .expect("signed");
     let verify = |message: &[u8]| {
         let request = VerifyRequest {
-            key: doc.key.clone(),
+            key: doc.key.clone().into(),
             version: None,
             message: Some(message.into()),
             digest: None,

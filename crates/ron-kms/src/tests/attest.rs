@@ -16,7 +16,7 @@ impl Rig {
     pub fn attest(&self, doc: &KeyDoc, request: AttestRequest) -> TestReply {
         let (call, waiter) = self.call_context(&self.caller);
         let task = AttestTask {
-            key: doc.key.clone(),
+            key: doc.key.clone().into(),
             request,
         };
         let what = one(task, |answer| {

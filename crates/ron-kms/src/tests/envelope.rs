@@ -35,7 +35,7 @@ const WRAPS: [Alg; 9] = [
 
 pub fn task(key: &Kid, aad: Option<&[u8]>, what: EnvelopeOp) -> EnvelopeTask {
     EnvelopeTask {
-        key: Some(key.clone()),
+        key: Some(key.clone().into()),
         version: None,
         older: false,
         aad: aad.map(Bytes::from),

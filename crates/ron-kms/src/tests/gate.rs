@@ -259,7 +259,7 @@ fn many_leaves_bring_a_checkpoint_before_its_time() {
     let reader = rig.engine.reader.clone().expect("a log");
     let before = reader.checkpoint_size();
     let batch = |n: usize| SignBatch {
-        key: Some(doc.key.clone()),
+        key: Some(doc.key.clone().into()),
         version: None,
         items: vec![
             SignItem {

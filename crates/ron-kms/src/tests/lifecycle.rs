@@ -96,7 +96,7 @@ impl Timed {
     }
 }
 
-fn leaves(rig: &Rig, key: &Kid) -> Vec<Leaf> {
+pub(super) fn leaves(rig: &Rig, key: &Kid) -> Vec<Leaf> {
     let reader = rig.engine.reader.as_ref().expect("log");
     let all = (0..reader.size_durable()).map(|i| reader.entry(i).expect("leaf"));
     all.map(|bytes| Leaf::parse(&bytes).expect("leaf"))

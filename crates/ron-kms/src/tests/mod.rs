@@ -1,6 +1,8 @@
 //! A whole engine in a test, called without sockets.
 
+mod access;
 mod api;
+mod approvals;
 mod attest;
 mod audit;
 mod damaged_rows;
@@ -14,6 +16,7 @@ mod issuer_policy;
 mod lifecycle;
 mod log_key;
 mod moving;
+mod names;
 mod oaep;
 mod pipeline;
 mod publish_first;
@@ -222,6 +225,8 @@ impl Rig {
                 deadline,
                 since,
                 proof_until: None,
+                alias: None,
+                peer: None,
             },
             waiter,
         )
@@ -244,9 +249,9 @@ impl Rig {
 
     pub fn send_sign(&self, caller: &Principal, request: SignRequest) -> ReplyWaiter<Response> {
         let (call, waiter) = self.call_context(caller);
-        let what = one(SignTask::from_request(request), |answer| {
-            answer.map(SignAnswer::from)
-        });
+        let mut task = SignTask::from_request(request);
+        crate::api::look_up(&self.engine.kms, caller, &mut task);
+        let what = one(task, |answer| answer.map(SignAnswer::from));
         self.engine.kms.submit_sign(SignJob { call, what });
         waiter
     }
@@ -329,7 +334,7 @@ impl Rig {
         signatures: &[Signature],
     ) -> VerifyAnswer {
         let request = VerifyRequest {
-            key: key.clone(),
+            key: key.clone().into(),
             version,
             message: Some(message.to_vec().into()),
             digest: None,

@@ -69,7 +69,7 @@ fn two_signatures_count_as_the_mode_says() {
     let index = rig.engine.kms.index.load();
     let check = |signatures: &[Signature], mode: VerifyMode, ok: bool| {
         let request = VerifyRequest {
-            key: doc.key.clone(),
+            key: doc.key.clone().into(),
             version: None,
             message: Some(b"x".as_slice().into()),
             digest: None,
@@ -121,7 +121,7 @@ fn refusals_are_leaves_too() {
     };
     let text = SignRequest::message(doc.key.clone(), *b"text");
     let unknown = SignRequest {
-        key: gone,
+        key: gone.into(),
         ..good.clone()
     };
     let empty = SignRequest {
@@ -338,7 +338,7 @@ fn a_batch_has_one_leaf_per_item_and_errors_per_item() {
     let size = rig.engine.kms.log_size();
     let op = Some(op_id(5));
     let answer = rig.sign_batch(SignBatch {
-        key: Some(doc.key.clone()),
+        key: Some(doc.key.clone().into()),
         version: None,
         items: vec![
             item("a"),
@@ -405,7 +405,7 @@ fn a_full_batch_is_one_append() {
         ..SignItem::default()
     };
     let full = SignBatch {
-        key: Some(doc.key.clone()),
+        key: Some(doc.key.clone().into()),
         version: None,
         items: vec![item("x"); 1000],
     };
@@ -498,7 +498,7 @@ fn a_checkpoint_key_never_signs_a_shrinking_log() {
         "other notes of the origin are not counted"
     );
     let batch = SignBatch {
-        key: Some(doc.key.clone()),
+        key: Some(doc.key.clone().into()),
         version: None,
         items: vec![SignItem {
             message: Some(format!("example.org/log\n99\n{one}\n").into_bytes().into()),

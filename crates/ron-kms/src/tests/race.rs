@@ -30,6 +30,8 @@ fn key_of(secrets: &[Arc<SecretHalf>], versions: &[Arc<Version>]) -> Key {
         created: Timestamp(1),
         state: KeyState::Active,
         destroy_at: None,
+        access: Arc::default(),
+        labels: Arc::default(),
         exportable: false,
         imported: false,
         rotation: None,

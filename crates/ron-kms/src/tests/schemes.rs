@@ -24,7 +24,7 @@ fn holds(rig: &Rig, doc: &KeyDoc, scheme: Scheme, text: &[u8], signature: &Signa
     let index = rig.engine.kms.index.load();
     let check = |message: Option<&[u8]>, prehash: Option<Prehash>| {
         let request = VerifyRequest {
-            key: doc.key.clone(),
+            key: doc.key.clone().into(),
             version: None,
             message: message.map(|text| text.to_vec().into()),
             digest: None,

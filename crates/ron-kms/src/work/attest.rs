@@ -12,19 +12,20 @@ use ron_proto::jcs;
 use ron_proto::kms::{
     ATTEST_VERSION, AttestAnswer, AttestRequest, Bytes, NONCE_BYTES_MAX, Statement, TpmEvidenceDoc,
 };
-use ron_proto::values::{Kid, OpId, Timestamp};
+use ron_proto::values::{OpId, Timestamp};
 use ron_tlog::note::VerifierKey;
 use serde::{Deserialize, Serialize};
 
 use super::Kms;
 use super::operation::{Operation, Run, Stop};
 use super::refresh::ATTEST_WAIT;
+use super::task_key::TaskKey;
 use crate::attest::{statement_bytes, tpm_nonce};
 use crate::audit::entry::Logged;
 use crate::audit::leaf::{Draft, OK, Op};
 
 pub struct AttestTask {
-    pub key: Kid,
+    pub key: TaskKey,
     pub request: AttestRequest,
 }
 
@@ -61,8 +62,12 @@ impl Operation for AttestTask {
         Op::Attest
     }
 
-    fn key(&self) -> Option<&Kid> {
+    fn task_key(&self) -> Option<&TaskKey> {
         Some(&self.key)
+    }
+
+    fn task_key_mut(&mut self) -> Option<&mut TaskKey> {
+        Some(&mut self.key)
     }
 
     fn op_id(&self) -> Option<(OpId, [u8; 32])> {
@@ -73,7 +78,7 @@ impl Operation for AttestTask {
         let body = jcs::to_vec(&self.request).expect("a request holds strings and integers");
         Draft {
             input_sha256: Some(hex::encode(sha256(&body))),
-            ..Draft::new(Op::Attest, &caller.name, caller.tenant.as_str()).about(&self.key)
+            ..Draft::of(Op::Attest, caller, self.key.kid())
         }
     }
 
@@ -90,7 +95,7 @@ impl Operation for AttestTask {
 
 impl Kms {
     fn attest(&self, at: &Run<'_>, task: &AttestTask) -> Result<AttestOutput, Refusal> {
-        let key = at.index.find(at.caller, &task.key)?;
+        let key = at.key(&task.key)?;
         let nonce = &task.request.nonce;
         if nonce.0.len() > NONCE_BYTES_MAX {
             return Err(Refusal::new(

@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use super::Kms;
 use super::answering::Answer;
 use super::operation::{Operation, Run, Stop};
+use super::task_key::TaskKey;
 use crate::audit::entry::Logged;
 use crate::audit::leaf::{Draft, NO_MATCH, OK, Op};
 
@@ -62,7 +63,7 @@ impl EnvelopeOp {
 #[derive(Clone)]
 pub struct EnvelopeTask {
     /// `None` for random bytes.
-    pub key: Option<Kid>,
+    pub key: Option<TaskKey>,
     pub version: Option<u32>,
     /// Whether `version` may be an older one that still encrypts, as Vault's paths allow; otherwise only the head does.
     pub older: bool,
@@ -80,6 +81,9 @@ pub struct EnvelopeTask {
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(deny_unknown_fields)]
 pub struct EnvelopeOutput {
+    /// The key, where the request names it by an alias, which may name another one when the answer is repeated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<Kid>,
     /// The key version that was used.
     pub version: Option<u32>,
     /// The version that decrypted a rewrapped text.
@@ -111,8 +115,16 @@ impl Operation for EnvelopeTask {
         self.what.op()
     }
 
-    fn key(&self) -> Option<&Kid> {
+    fn task_key(&self) -> Option<&TaskKey> {
         self.key.as_ref()
+    }
+
+    fn task_key_mut(&mut self) -> Option<&mut TaskKey> {
+        self.key.as_mut()
+    }
+
+    fn context(&self) -> Option<&str> {
+        self.context.as_deref()
     }
 
     fn op_id(&self) -> Option<(OpId, [u8; 32])> {
@@ -121,23 +133,19 @@ impl Operation for EnvelopeTask {
 
     fn draft(&self, caller: &Principal) -> Draft {
         let input = self.what.public_input();
-        let draft = Draft::new(self.what.op(), &caller.name, caller.tenant.as_str());
-        let draft = match &self.key {
-            Some(kid) => draft.about(kid),
-            None => draft,
-        };
         Draft {
             context: self.context.clone(),
             input_sha256: input.map(|bytes| hex::encode(sha256(&bytes.0))),
             op_id: self.op.map(|(id, _)| id.to_string()),
-            ..draft
+            ..Draft::of(self.what.op(), caller, self.key())
         }
     }
 
     fn run(&self, at: &mut Run<'_>, draft: &mut Draft) -> Result<EnvelopeOutput, Stop> {
-        let made = at
-            .kms
-            .try_envelope(at.index, at.caller, self, at.deadline)?;
+        let mut made = at.kms.try_envelope(at, self)?;
+        let is_alias = |key: &&TaskKey| key.alias().is_some();
+        let named = self.key.as_ref().filter(is_alias);
+        made.key = named.and_then(TaskKey::kid).cloned();
         let output = made.ciphertext.as_ref().or(made.mac.as_ref());
         draft.output_sha256 = output.map(|o| hex::encode(sha256(&o.0)));
         draft.version = made.version;
@@ -160,9 +168,11 @@ impl Operation for EnvelopeTask {
             (EnvelopeOp::Datakey(_, true), Some(text)) => text,
             _ => return Ok(remembered),
         };
-        let Some(kid) = &self.key else {
+        let Some(asked) = &self.key else {
             return Ok(remembered);
         };
+        let kid = remembered.output.key.as_ref().or(asked.kid());
+        let kid = kid.ok_or_else(crate::replay::unreadable_answer)?;
         let key = index.find(caller, kid)?;
         let aad = self.aad.as_ref().map(Bytes::as_slice);
         let (_, plaintext) = unwrap(key, aad, &text.0, deadline)?;
@@ -172,17 +182,12 @@ impl Operation for EnvelopeTask {
 }
 
 impl Kms {
-    fn try_envelope(
-        &self,
-        index: &KeyIndex,
-        caller: &Principal,
-        task: &EnvelopeTask,
-        deadline: Deadline,
-    ) -> Result<EnvelopeOutput, Refusal> {
+    fn try_envelope(&self, at: &Run<'_>, task: &EnvelopeTask) -> Result<EnvelopeOutput, Refusal> {
+        let deadline = at.deadline;
         if let Some(flaw) = &task.flaw {
             return Err(flaw.clone());
         }
-        let Some(kid) = &task.key else {
+        let Some(asked) = &task.key else {
             let EnvelopeOp::Random(length) = task.what else {
                 return Err(Refusal::new(Cause::Internal, "an operation without a key"));
             };
@@ -191,8 +196,8 @@ impl Kms {
                 ..EnvelopeOutput::default()
             });
         };
-        let key = index.find(caller, kid)?;
-        suits(kid.alg, task.what.op())?;
+        let key = at.key(asked)?;
+        suits(key.kid.alg, task.what.op())?;
         let aad = task.aad.as_ref().map(Bytes::as_slice);
         match &task.what {
             EnvelopeOp::Wrap(plaintext) => self.wrap(key, task, aad, plaintext.expose(), deadline),

@@ -2,8 +2,11 @@
 
 use ron_crypto::hash::sha256;
 use ron_proto::jcs;
-use ron_proto::kms::{DestroyKey, RetireKey, RotateRequest, UpdateKey};
-use ron_proto::values::{Kid, OpId};
+use ron_proto::kms::{
+    Approve, AskApproval, DeleteAlias, DestroyKey, MakeGrant, PutKeyPolicy, RetireGrant, RetireKey,
+    RotateRequest, SetAlias, UpdateKey,
+};
+use ron_proto::values::{Alias, Kid, OpId};
 use serde::Serialize;
 
 use crate::audit::leaf::Op;
@@ -21,6 +24,20 @@ pub enum KeyRequest {
     Destroy(DestroyKey),
     /// `POST .../destroy/cancel`.
     CancelDestroy(RetireKey),
+    /// `PUT /aliases/{alias}`.
+    SetAlias(Alias, SetAlias),
+    /// `POST /aliases/{alias}/delete`.
+    DeleteAlias(Alias, DeleteAlias),
+    /// `PUT .../policy`.
+    PutPolicy(Box<PutKeyPolicy>),
+    /// `POST .../grants`.
+    MakeGrant(Box<MakeGrant>),
+    /// `POST .../grants/{grant}/retire`.
+    RetireGrant(OpId, RetireGrant),
+    /// `POST .../approvals`.
+    AskApproval(Box<AskApproval>),
+    /// `POST .../approvals/{request}/approve`.
+    Approve(OpId, Approve),
 }
 
 impl KeyRequest {
@@ -33,6 +50,12 @@ impl KeyRequest {
             Self::Retire(_) => Op::Retire,
             Self::Destroy(_) => Op::Destroy,
             Self::CancelDestroy(_) => Op::DestroyCancel,
+            Self::SetAlias(..) | Self::DeleteAlias(..) => Op::Alias,
+            Self::PutPolicy(_) => Op::KeyPolicy,
+            Self::MakeGrant(_) => Op::Grant,
+            Self::RetireGrant(..) => Op::GrantRetire,
+            Self::AskApproval(_) => Op::ApprovalAsk,
+            Self::Approve(..) => Op::Approve,
         }
     }
 
@@ -43,6 +66,13 @@ impl KeyRequest {
             Self::Update(request) => request.op_id,
             Self::Retire(request) | Self::CancelDestroy(request) => request.op_id,
             Self::Destroy(request) => request.op_id,
+            Self::SetAlias(_, request) => request.op_id,
+            Self::DeleteAlias(_, request) => request.op_id,
+            Self::PutPolicy(request) => request.op_id,
+            Self::MakeGrant(request) => request.op_id,
+            Self::RetireGrant(_, request) => request.op_id,
+            // The id inside is that of the request that is asked for.
+            Self::AskApproval(_) | Self::Approve(..) => None,
         }
     }
 
@@ -53,6 +83,13 @@ impl KeyRequest {
             Self::Update(request) => request.expected_head,
             Self::Retire(request) | Self::CancelDestroy(request) => request.expected_head,
             Self::Destroy(request) => request.expected_head,
+            Self::SetAlias(..)
+            | Self::DeleteAlias(..)
+            | Self::PutPolicy(_)
+            | Self::MakeGrant(_)
+            | Self::RetireGrant(..)
+            | Self::AskApproval(_)
+            | Self::Approve(..) => None,
         }
     }
 
@@ -64,6 +101,13 @@ impl KeyRequest {
             Self::Update(request) => body_hash(op, &kid, request),
             Self::Retire(request) | Self::CancelDestroy(request) => body_hash(op, &kid, request),
             Self::Destroy(request) => body_hash(op, &kid, request),
+            Self::SetAlias(alias, request) => body_hash(op, &kid, &(alias, request)),
+            Self::DeleteAlias(alias, request) => body_hash(op, &kid, &(alias, request)),
+            Self::PutPolicy(request) => body_hash(op, &kid, request),
+            Self::MakeGrant(request) => body_hash(op, &kid, request),
+            Self::RetireGrant(grant, request) => body_hash(op, &kid, &(grant, request)),
+            Self::AskApproval(request) => body_hash(op, &kid, request),
+            Self::Approve(id, request) => body_hash(op, &kid, &(id, request)),
         }
     }
 }

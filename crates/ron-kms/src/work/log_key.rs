@@ -5,7 +5,7 @@
 //! (`engine::log`), and a verifier that sees the new key's line on a checkpoint before that finds its statement beside the log.
 
 use ron_crypto::hash::sha256;
-use ron_custody::index::may_run_system;
+use ron_custody::rights::may_run_system;
 use ron_custody::store::OpRow;
 use ron_custody::store::StoreError;
 use ron_custody::store::{LOG_KEY_NAME, NewLogKey};

@@ -17,9 +17,11 @@ pub mod refresh;
 pub mod schedule;
 pub mod sign;
 pub mod signer;
+pub mod task_key;
 pub mod uses;
 pub mod verify;
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,7 +41,7 @@ use ron_proto::Problem;
 use ron_proto::kms::{
     AdoptKey, BackupKey, CreateKey, ExportKey, ImportKey, RestoreKey, RotateLogKey,
 };
-use ron_proto::values::{Kid, Tenant};
+use ron_proto::values::{Alias, Kid, Tenant};
 use ron_tlog::append::LogReader;
 
 use crate::audit::engine_appender::NewestKeys;
@@ -118,6 +120,10 @@ pub struct CallContext {
     pub since: Instant,
     /// How long the answer may wait for the proof of its leaf (`Prefer: wait=N`).
     pub proof_until: Option<Deadline>,
+    /// The alias by which the path names the key.
+    pub alias: Option<Alias>,
+    /// Where the request comes from; `None` over a Unix socket.
+    pub peer: Option<IpAddr>,
 }
 
 impl CallContext {
@@ -214,6 +220,8 @@ impl Kms {
             deadline,
             since: self.clock.now(),
             proof_until: None,
+            alias: None,
+            peer: None,
         }
     }
 

@@ -9,17 +9,21 @@
 //!
 //! A batch is many single operations: an item with an `op_id` is the same operation as the single call with that `op_id`.
 
-use ron_custody::index::{Key, KeyIndex, may_use};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ron_custody::index::{Key, KeyIndex};
 use ron_custody::keys::note;
 use ron_custody::{Cause, Refusal};
 use ron_http::{Principal, Response};
 use ron_kernel::{Credit, Deadline};
 use ron_proto::kms::KeyBackend;
-use ron_proto::values::{Kid, OpId};
+use ron_proto::values::{Alias, Kid, OpId, Timestamp};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::answering::{Answer, Answering, Item, Remembered, recalled};
+use super::task_key::TaskKey;
 use super::{CallContext, Kms, SignJob, StoreJob};
 use crate::audit::entry::{
     Basis, DurableLeaves, Entry, Items, Label, Logged, ReplyBody, Timing, Unlogged,
@@ -36,11 +40,24 @@ pub trait Operation: Send + 'static {
 
     fn op(&self) -> Op;
 
-    /// The key, if the operation names one.
-    fn key(&self) -> Option<&Kid>;
+    /// The key as the request names it, if the operation has one.
+    fn task_key(&self) -> Option<&TaskKey>;
+
+    /// The same, to look an alias up.
+    fn task_key_mut(&mut self) -> Option<&mut TaskKey>;
+
+    /// The name of the key, as far as it is known.
+    fn key(&self) -> Option<&Kid> {
+        self.task_key()?.kid()
+    }
 
     /// Operation id and SHA-256 of the whole request.
     fn op_id(&self) -> Option<(OpId, [u8; 32])>;
+
+    /// The caller's remark, which a key's policy may ask for.
+    fn context(&self) -> Option<&str> {
+        None
+    }
 
     /// The cost in Ed25519 signatures.
     fn cost(&self) -> u64 {
@@ -76,8 +93,17 @@ pub struct Run<'a> {
     /// Number, public key and private key of a version come from this one snapshot.
     pub index: &'a KeyIndex,
     pub caller: &'a Principal,
+    pub peer: Option<IpAddr>,
     pub deadline: Deadline,
     pub gate: &'a mut dyn CheckpointGate,
+}
+
+impl<'a> Run<'a> {
+    /// The key, if the caller may use it and an alias still names it.
+    pub fn key(&self, asked: &TaskKey) -> Result<&'a Arc<Key>, Refusal> {
+        let kid = asked.check(self.index, &self.caller.tenant)?;
+        self.index.find(self.caller, kid)
+    }
 }
 
 /// Why an operation has no result.
@@ -124,6 +150,9 @@ impl CheckpointGate for NotInBatch {
 
 /// The operations of one request, whatever their type.
 pub trait Work: Send {
+    /// Notes that the request names the key of all operations by this alias.
+    fn name_by(&mut self, alias: &Alias);
+
     /// Cost in Ed25519 signatures, for [`super::fair`].
     fn cost(&self) -> u64;
 
@@ -197,6 +226,12 @@ where
     O: Operation,
     R: FnOnce(Items<Answer<O::Output>>) -> ReplyBody + Send + 'static,
 {
+    fn name_by(&mut self, alias: &Alias) {
+        let keys = self.tasks.iter_mut().flatten();
+        keys.filter_map(O::task_key_mut)
+            .for_each(|key| key.name_by(alias));
+    }
+
     fn cost(&self) -> u64 {
         let one = |task: &Result<O, Refusal>| task.as_ref().map_or(1, O::cost);
         self.tasks.iter().map(one).sum()
@@ -262,6 +297,7 @@ where
                 kms,
                 index: &index,
                 caller: &call.caller,
+                peer: call.peer,
                 deadline: call.deadline,
                 gate: &mut *gate,
             };
@@ -304,6 +340,21 @@ where
     }
 }
 
+/// Refuses what the policy of the key does not allow. A credential or an alias that does not fit is left to the operation, which
+/// refuses it.
+fn authorised<O: Operation>(at: &Run<'_>, task: &O, context: Option<&str>) -> Result<(), Refusal> {
+    let (Some(asked), Some(op)) = (task.task_key(), task.op().key_op()) else {
+        return Ok(());
+    };
+    let found = |kid| at.index.find(at.caller, kid).ok();
+    let has_policy = |key: &&Arc<Key>| key.access.policy.is_some();
+    let Some(key) = asked.kid().and_then(found).filter(has_policy) else {
+        return Ok(());
+    };
+    let now = Timestamp(at.kms.clock.unix_ms());
+    key.authorise(at.caller, op, (now, context, at.peer))
+}
+
 /// Only the store thread can perform the operation.
 struct Forward(Option<Ticket>);
 
@@ -323,7 +374,11 @@ fn run_one<O: Operation>(
         alg: task.key().map_or("none", |kid| kid.alg.as_str()),
         result,
     };
-    let item = match task.run(at, &mut draft) {
+    let made = match authorised(at, task, task.context()) {
+        Ok(()) => task.run(at, &mut draft),
+        Err(refusal) => Err(refusal.into()),
+    };
+    let item = match made {
         Ok(made) => {
             let label = label(O::result(&made));
             let remembered = ticket.map(Remembered::new);
@@ -356,7 +411,22 @@ impl Kms {
         };
         // An answer is repeated only to callers with access to the key. Others go on to their refusal, which is a leaf.
         let caller = &call.caller;
-        if task.key().is_some_and(|kid| may_use(caller, kid).is_err()) {
+        let index = self.index.load();
+        let allowed = task.task_key().is_none_or(|key| {
+            let kid = key.check(&index, &caller.tenant);
+            let usable = |kid: &&Kid| index.may_use(caller, kid).is_ok();
+            let Some(kid) = kid.ok().filter(usable) else {
+                return false;
+            };
+            let Some(key) = index.keys.get(kid) else {
+                return true; // without a key there is no policy
+            };
+            let now = Timestamp(self.clock.unix_ms());
+            let context = task.context();
+            let op = task.op().key_op();
+            op.is_none_or(|op| key.authorise(caller, op, (now, context, call.peer)).is_ok())
+        });
+        if !allowed {
             return Start::New(task, None);
         }
         let begun = self
@@ -366,7 +436,6 @@ impl Kms {
             Ok(Lookup::New(ticket)) => return Start::New(task, Some(ticket)),
             Ok(Lookup::Repeated(json)) => {
                 let by = (caller, call.deadline);
-                let index = self.index.load();
                 recalled(&json).and_then(|remembered| task.again(&index, by, remembered))
             }
             Err(refusal) => Err(refusal),

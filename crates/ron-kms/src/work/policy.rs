@@ -4,7 +4,8 @@
 //! writes it (`engine::log`).
 
 use ron_crypto::hash::sha256;
-use ron_custody::index::{PolicyInForce, may_bring_policy};
+use ron_custody::index::PolicyInForce;
+use ron_custody::rights::may_bring_policy;
 use ron_custody::{Cause, Refusal};
 use ron_http::Response;
 use ron_kernel::Credit;

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::fair::cost_of;
 use super::notes;
 use super::operation::{Operation, Run, Stop};
+use super::task_key::TaskKey;
 use super::verify::signs_not;
 use crate::audit::entry::Logged;
 use crate::audit::leaf::{Draft, Op};
@@ -21,11 +22,13 @@ use crate::audit::leaf::{Draft, Op};
 /// A sign request or one item of a batch.
 #[derive(Clone)]
 pub struct SignTask {
-    pub key: Kid,
+    pub key: TaskKey,
     /// The version the caller requires as the head; `None` accepts any head.
     pub version: Option<u32>,
-    /// What to sign and how, or the refusal of a malformed request.
-    pub payload: Result<(Payload, Option<Scheme>), Refusal>,
+    /// What to sign, or the refusal of a malformed request.
+    pub payload: Result<Payload, Refusal>,
+    /// How to sign it; `None` signs as usual for the key.
+    pub scheme: Option<Scheme>,
     /// Operation id and SHA-256 of the whole request.
     pub op: Option<(OpId, [u8; 32])>,
     /// The caller's remark, for the leaf.
@@ -50,18 +53,14 @@ impl SignTask {
             context,
         } = request;
         let payload = Payload::parse(message, digest.as_ref(), prehash.as_ref())
-            .and_then(|payload| {
-                payload
-                    .scheme(key.alg, scheme)
-                    .map(|scheme| (payload, scheme))
-            })
             .and_then(|checked| payload::check_context(context.as_deref()).map(|()| checked));
         // A refused remark must not reach the leaf: it may exceed the length limit or hold control characters.
         let context = context.filter(|text| payload::check_context(Some(text)).is_ok());
         Self {
-            key,
+            key: key.into(),
             version,
             payload,
+            scheme,
             op,
             context,
         }
@@ -99,8 +98,16 @@ impl Operation for SignTask {
         Op::Sign
     }
 
-    fn key(&self) -> Option<&Kid> {
+    fn task_key(&self) -> Option<&TaskKey> {
         Some(&self.key)
+    }
+
+    fn task_key_mut(&mut self) -> Option<&mut TaskKey> {
+        Some(&mut self.key)
+    }
+
+    fn context(&self) -> Option<&str> {
+        self.context.as_deref()
     }
 
     fn op_id(&self) -> Option<(OpId, [u8; 32])> {
@@ -108,30 +115,31 @@ impl Operation for SignTask {
     }
 
     fn cost(&self) -> u64 {
-        cost_of(self.key.alg)
+        self.key.kid().map_or(1, |kid| cost_of(kid.alg))
     }
 
     fn draft(&self, caller: &Principal) -> Draft {
         let payload = self.payload.as_ref().ok();
         Draft {
             context: self.context.clone(),
-            input_sha256: payload.map(|(payload, _)| hex::encode(sha256(&payload.signed_bytes()))),
+            input_sha256: payload.map(|payload| hex::encode(sha256(&payload.signed_bytes()))),
             op_id: self.op.map(|(id, _)| id.to_string()),
-            ..Draft::new(Op::Sign, &caller.name, caller.tenant.as_str()).about(&self.key)
+            ..Draft::of(Op::Sign, caller, self.key.kid())
         }
     }
 
     fn run(&self, at: &mut Run<'_>, draft: &mut Draft) -> Result<SignOutput, Stop> {
-        let key = at.index.find(at.caller, &self.key)?;
+        let key = at.key(&self.key)?;
         key.kid.alg.signs().then_some(()).ok_or_else(signs_not)?;
-        let (payload, scheme) = self.payload.as_ref().map_err(Clone::clone)?;
+        let payload = self.payload.as_ref().map_err(Clone::clone)?;
+        let scheme = payload.scheme(key.kid.alg, self.scheme)?;
         // Number, public key and private key of the head all come from this one snapshot.
         let (head, secret) = key.signing(self.version)?;
         at.index.gate.check(key.backend, key.attestation)?;
         draft.version = Some(head.number);
         let about = Head {
             alg: key.kid.alg,
-            scheme: *scheme,
+            scheme,
             thumbprint: head.thumbprint(),
         };
         notes::vouched(at.index, key, payload)?;
@@ -144,7 +152,7 @@ impl Operation for SignTask {
             draft.store_version_after = at.gate.pass(at.kms, key, &to, at.deadline)?;
         }
         let bytes = payload.signed_bytes();
-        let signatures = secret.sign(payload.input(&bytes), *scheme, at.deadline)?;
+        let signatures = secret.sign(payload.input(&bytes), scheme, at.deadline)?;
         at.kms.metrics.evidence.signatures_made.inc();
         draft.output_sha256 = Some(output_hash(&signatures));
         Ok(SignOutput {

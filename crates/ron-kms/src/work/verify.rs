@@ -23,7 +23,7 @@ pub fn verify(
     caller: &Principal,
     request: VerifyRequest,
 ) -> Result<VerifyAnswer, Refusal> {
-    let key = index.find(caller, &request.key)?;
+    let key = index.find(caller, &index.name_of(&caller.tenant, &request.key)?)?;
     key.kid.alg.signs().then_some(()).ok_or_else(signs_not)?;
     if request.signatures.is_empty() || request.signatures.len() > SIGNATURES_MAX {
         return Err(Refusal::new(
@@ -73,7 +73,12 @@ impl Kms {
         request: VerifyRequest,
     ) -> Result<VerifyAnswer, Refusal> {
         let index = self.index.load();
-        let cache_age_ms = self.cache_age_ms(index.find(caller, &request.key)?)?;
+        let kid = index.name_of(&caller.tenant, &request.key)?;
+        let cache_age_ms = self.cache_age_ms(index.find(caller, &kid)?)?;
+        let request = VerifyRequest {
+            key: kid.into(),
+            ..request
+        };
         let answer = verify(&index, caller, request)?;
         Ok(VerifyAnswer {
             cache_age_ms,

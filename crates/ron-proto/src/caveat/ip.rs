@@ -6,6 +6,7 @@ use ipnet::IpNet;
 
 use super::small_number;
 use crate::ValueError;
+use crate::values::string_value;
 
 /// A block of IP addresses, `10.0.0.0/8` or `2001:db8::/32`; an address without prefix is a block
 /// of one address. The host bits are zero.
@@ -49,6 +50,12 @@ impl fmt::Display for IpBlock {
         self.0.fmt(out)
     }
 }
+
+string_value!(IpBlock, "IP block", {
+    "type": "string",
+    "description": "a block of addresses, as 10.0.0.0/8 or 2001:db8::/32",
+    "maxLength": 43
+});
 
 #[cfg(test)]
 mod tests {

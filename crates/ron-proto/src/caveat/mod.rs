@@ -6,6 +6,7 @@
 //! than once.
 
 mod ip;
+mod keys;
 
 use std::{fmt, str::FromStr};
 
@@ -15,6 +16,7 @@ use serde_json::{Map, Value};
 
 use crate::{Account, Amount, Asset, Tenant, ValueError, b64};
 pub use ip::IpBlock;
+pub use keys::{KeyOps, KeyOrLabel};
 
 /// Maximum number of caveats in one token.
 pub const MAX_CAVEATS: usize = 32;
@@ -62,8 +64,11 @@ pub enum Caveat {
     Account(Account),
     /// `asset`: only for this asset.
     Asset(Asset),
-    /// `key`: only keys of a key service with this name, or below this part of it (`tenant/purpose`).
-    Key(String),
+    /// `key`: only keys of a key service with this name, or below this part of it (`tenant/purpose`), or with this alias or tag at
+    /// the time of use.
+    Key(KeyOrLabel),
+    /// `op`: only these operations on keys.
+    Op(KeyOps),
     /// `ceiling.per_op`: maximum of one operation, in minor units.
     CeilingPerOp(Amount),
     /// `ceiling.daily`: maximum per UTC day, in minor units.
@@ -89,7 +94,7 @@ pub enum Caveat {
 
 impl Caveat {
     /// Every key, in the order of the documentation.
-    pub const KEYS: [&'static str; 17] = [
+    pub const KEYS: [&'static str; 18] = [
         "svc",
         "route",
         "method",
@@ -97,6 +102,7 @@ impl Caveat {
         "account",
         "asset",
         "key",
+        "op",
         "ceiling.per_op",
         "ceiling.daily",
         "ceiling.total",
@@ -119,6 +125,7 @@ impl Caveat {
             Self::Account(_) => "account",
             Self::Asset(_) => "asset",
             Self::Key(_) => "key",
+            Self::Op(_) => "op",
             Self::CeilingPerOp(_) => "ceiling.per_op",
             Self::CeilingDaily(_) => "ceiling.daily",
             Self::CeilingTotal(_) => "ceiling.total",
@@ -139,8 +146,9 @@ impl Caveat {
             | Self::Route(text)
             | Self::Method(text)
             | Self::Region(text)
-            | Self::Key(text)
             | Self::ProofBind(text) => text.clone(),
+            Self::Key(keys) => keys.to_string(),
+            Self::Op(ops) => ops.to_string(),
             Self::Account(account) => account.to_string(),
             Self::Asset(asset) => asset.to_string(),
             Self::CeilingPerOp(amount)
@@ -185,7 +193,8 @@ impl Caveat {
             "region" => Self::Region(name()?),
             "account" => Self::Account(value.parse().map_err(reason)?),
             "asset" => Self::Asset(value.parse().map_err(reason)?),
-            "key" => Self::Key(key_name(value)?),
+            "key" => Self::Key(value.parse()?),
+            "op" => Self::Op(value.parse()?),
             "ceiling.per_op" => Self::CeilingPerOp(value.parse().map_err(reason)?),
             "ceiling.daily" => Self::CeilingDaily(value.parse().map_err(reason)?),
             "ceiling.total" => Self::CeilingTotal(value.parse().map_err(reason)?),
@@ -216,25 +225,6 @@ fn plain_name(value: &str) -> Result<String, String> {
         Ok(value.to_owned())
     } else {
         Err("write 1 to 64 of [A-Za-z0-9._-]".to_owned())
-    }
-}
-
-/// A key's name, or its first parts.
-fn key_name(value: &str) -> Result<String, String> {
-    let fits = |byte: u8| {
-        byte.is_ascii_lowercase()
-            || byte.is_ascii_digit()
-            || matches!(byte, b'.' | b'_' | b'-' | b'+')
-    };
-    let is_part = |part: &str| !part.is_empty() && part.bytes().all(fits);
-    let parts = value.split('/').count();
-    if (2..=4).contains(&parts) && value.split('/').all(is_part) {
-        Ok(value.to_owned())
-    } else {
-        Err(
-            "write the name of a key, tenant/purpose/algorithm/uuid, or two or three parts of it"
-                .to_owned(),
-        )
     }
 }
 

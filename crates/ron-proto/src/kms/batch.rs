@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::values::Kid;
+use crate::values::KeyRef;
 
 /// Maximum number of items of one batch.
 pub const BATCH_ITEMS_MAX: usize = 1_000;
@@ -16,7 +16,7 @@ pub const BATCH_ITEMS_MAX: usize = 1_000;
 pub struct Batch<I> {
     /// Key of the items that name none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub key: Option<Kid>,
+    pub key: Option<KeyRef>,
     /// 1 to 1,000 items.
     pub items: Vec<I>,
 }

@@ -9,7 +9,7 @@ use zeroize::Zeroize as _;
 
 use super::{Batch, BatchAnswer, Bytes};
 use crate::receipt::LogReceipt;
-use crate::values::{Kid, OpId};
+use crate::values::{KeyRef, Kid, OpId};
 
 /// Maximum length of `plaintext` in one wrap, in bytes; `aes256-kwp` accepts 16 KiB.
 pub const WRAP_BYTES_MAX: usize = 64 * 1024;
@@ -93,7 +93,7 @@ impl JsonSchema for PrivateBytes {
 pub struct WrapRequest {
     /// Key to wrap with: `aes256-gcm`, `aes256-kwp`, `x25519-hkdf-aes256-gcm` or
     /// `x25519+ml-kem-768`.
-    pub key: Kid,
+    pub key: KeyRef,
     /// Requires this version to be the head; otherwise 409 `version_not_head`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<u32>,
@@ -117,7 +117,7 @@ pub struct WrapRequest {
 pub struct WrapItem {
     /// Key of this item; the batch's key when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub key: Option<Kid>,
+    pub key: Option<KeyRef>,
     /// Requires this version to be the head; otherwise 409 `version_not_head`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<u32>,
@@ -141,7 +141,7 @@ pub type WrapBatchAnswer = BatchAnswer<WrapAnswer>;
 
 impl WrapItem {
     /// The request of this item alone.
-    pub fn with_key(self, key: Kid) -> WrapRequest {
+    pub fn with_key(self, key: KeyRef) -> WrapRequest {
         WrapRequest {
             key,
             version: self.version,
@@ -172,7 +172,7 @@ pub struct WrapAnswer {
 #[serde(deny_unknown_fields)]
 pub struct UnwrapRequest {
     /// Key the ciphertext was wrapped with.
-    pub key: Kid,
+    pub key: KeyRef,
     /// Ciphertext as returned by wrap; its header names the key version.
     pub ciphertext: Bytes,
     /// The associated data given to wrap.
@@ -192,7 +192,7 @@ pub struct UnwrapRequest {
 pub struct UnwrapItem {
     /// Key of this item; the batch's key when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub key: Option<Kid>,
+    pub key: Option<KeyRef>,
     /// Ciphertext as returned by wrap.
     pub ciphertext: Bytes,
     /// The associated data given to wrap.
@@ -213,7 +213,7 @@ pub type UnwrapBatchAnswer = BatchAnswer<UnwrapAnswer>;
 
 impl UnwrapItem {
     /// The request of this item alone.
-    pub fn with_key(self, key: Kid) -> UnwrapRequest {
+    pub fn with_key(self, key: KeyRef) -> UnwrapRequest {
         UnwrapRequest {
             key,
             ciphertext: self.ciphertext,
@@ -243,7 +243,7 @@ pub struct UnwrapAnswer {
 #[serde(deny_unknown_fields)]
 pub struct RewrapRequest {
     /// Key the ciphertext was wrapped with.
-    pub key: Kid,
+    pub key: KeyRef,
     /// Ciphertext as returned by wrap.
     pub ciphertext: Bytes,
     /// The associated data given to wrap; the new ciphertext is bound to the same bytes.
@@ -278,7 +278,7 @@ pub struct RewrapAnswer {
 #[serde(deny_unknown_fields)]
 pub struct DatakeyRequest {
     /// The key that wraps the data key.
-    pub key: Kid,
+    pub key: KeyRef,
     /// Length of the data key: 16, 32 (default) or 64 bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u32>,
@@ -319,7 +319,7 @@ pub struct DatakeyAnswer {
 #[serde(deny_unknown_fields)]
 pub struct HmacRequest {
     /// A key of algorithm `hmac-sha256`, `hmac-sha384` or `hmac-sha512`.
-    pub key: Kid,
+    pub key: KeyRef,
     /// Requires this version to be the head; otherwise 409 `version_not_head`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<u32>,
@@ -352,7 +352,7 @@ pub struct HmacAnswer {
 #[serde(deny_unknown_fields)]
 pub struct HmacVerifyRequest {
     /// A key of algorithm `hmac-sha256`, `hmac-sha384` or `hmac-sha512`.
-    pub key: Kid,
+    pub key: KeyRef,
     /// Check only this version; when absent, every version from `min_verify_version` on, newest
     /// first.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -1,11 +1,13 @@
 //! Creating, reading and rotating keys.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Bytes, PayloadPolicy, RotateEvery, RotationDoc, TrimDoc, WaitingDoc};
 use crate::receipt::LogReceipt;
-use crate::values::{Alg, Kid, OpId, Purpose, Tenant, Timestamp};
+use crate::values::{Alg, Alias, Kid, OpId, Purpose, TagName, TagValue, Tenant, Timestamp};
 
 /// `POST /keys`: create a key.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
@@ -212,6 +214,15 @@ pub struct KeyDoc {
     /// When its secrets will be or were destroyed; absent unless destruction was requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub destroy_at: Option<Timestamp>,
+    /// What it is for, in the words of its owner.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+    /// Its aliases, each without `alias/`.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub aliases: BTreeSet<Alias>,
+    /// Its tags.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub tags: BTreeMap<TagName, TagValue>,
     /// The head, and the version above it while it waits to be used; absent in lists.
     /// `GET /keys/{tenant}/{purpose}/{alg}/{id}/versions` pages through all versions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

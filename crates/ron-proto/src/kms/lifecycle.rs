@@ -1,6 +1,7 @@
 //! Changes to a key during its life.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
@@ -9,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::KeyDoc;
 use crate::receipt::LogReceipt;
-use crate::values::{OpId, Timestamp};
+use crate::values::{OpId, TagName, TagValue, Timestamp};
 
 /// Maximum period, in seconds (ten years).
 pub const PERIOD_S_MAX: u64 = 10 * 366 * 24 * 3600;
@@ -196,6 +197,12 @@ pub struct UpdateKey {
     /// Only `false`: permanently withdraws the permission to export.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exportable: Option<bool>,
+    /// What the key is for: at most 512 bytes without control characters; the empty text removes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+    /// Tags to set, or to remove where the value is null; other tags stay. A key has at most 32.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub tags: BTreeMap<TagName, Option<TagValue>>,
     /// Expected head version; when it differs from the current one: 409 `stale_head`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected_head: Option<u32>,

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{BatchAnswer, Bytes, Digest, ItemResult, Prehash, Scheme};
 use crate::receipt::LogReceipt;
-use crate::values::{Alg, Kid, OpId, Timestamp};
+use crate::values::{Alg, KeyRef, Kid, OpId, Timestamp};
 
 /// Maximum length of a `message` to sign or verify, in bytes.
 pub const MESSAGE_BYTES_MAX: usize = 64 * 1024;
@@ -17,7 +17,7 @@ pub const CONTEXT_BYTES_MAX: usize = 256;
 #[serde(deny_unknown_fields)]
 pub struct SignRequest {
     /// Key to sign with.
-    pub key: Kid,
+    pub key: KeyRef,
     /// Requires this version to be the head; otherwise 409 `version_not_head`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<u32>,
@@ -44,7 +44,7 @@ pub struct SignRequest {
 
 impl SignRequest {
     /// A request of `key` for nothing yet.
-    const fn of(key: Kid) -> Self {
+    const fn of(key: KeyRef) -> Self {
         Self {
             key,
             version: None,
@@ -58,26 +58,26 @@ impl SignRequest {
     }
 
     /// A request for `message` with nothing else set.
-    pub fn message(key: Kid, message: impl Into<Vec<u8>>) -> Self {
+    pub fn message(key: impl Into<KeyRef>, message: impl Into<Vec<u8>>) -> Self {
         Self {
             message: Some(Bytes(message.into())),
-            ..Self::of(key)
+            ..Self::of(key.into())
         }
     }
 
     /// A request for `digest` with nothing else set.
-    pub fn digest(key: Kid, digest: Digest) -> Self {
+    pub fn digest(key: impl Into<KeyRef>, digest: Digest) -> Self {
         Self {
             digest: Some(digest),
-            ..Self::of(key)
+            ..Self::of(key.into())
         }
     }
 
     /// A request for `prehash` with nothing else set.
-    pub fn prehash(key: Kid, prehash: Prehash) -> Self {
+    pub fn prehash(key: impl Into<KeyRef>, prehash: Prehash) -> Self {
         Self {
             prehash: Some(prehash),
-            ..Self::of(key)
+            ..Self::of(key.into())
         }
     }
 }
@@ -135,7 +135,7 @@ pub struct SignAnswer {
 pub struct SignBatch {
     /// Key of the items that name none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub key: Option<Kid>,
+    pub key: Option<KeyRef>,
     /// Required head version for the items that name neither key nor version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<u32>,
@@ -149,7 +149,7 @@ pub struct SignBatch {
 pub struct SignItem {
     /// Key of this item; the batch's key when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub key: Option<Kid>,
+    pub key: Option<KeyRef>,
     /// Requires this version to be the head; otherwise 409 `version_not_head`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<u32>,
@@ -176,7 +176,7 @@ pub struct SignItem {
 
 impl SignItem {
     /// The request of this item alone.
-    pub fn with_key(self, key: Kid) -> SignRequest {
+    pub fn with_key(self, key: KeyRef) -> SignRequest {
         SignRequest {
             key,
             version: self.version,

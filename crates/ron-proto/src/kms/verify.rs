@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{BatchAnswer, Bytes, Digest, Prehash, Signature};
-use crate::values::{Alg, Kid};
+use crate::values::{Alg, KeyRef};
 
 /// How the signatures of a hybrid key combine.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default, JsonSchema)]
@@ -24,7 +24,7 @@ pub enum VerifyMode {
 #[serde(deny_unknown_fields)]
 pub struct VerifyRequest {
     /// Key to verify with.
-    pub key: Kid,
+    pub key: KeyRef,
     /// Check only this version; when absent, every version from `min_verify_version` on, newest
     /// first.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -5,14 +5,21 @@
 
 mod amount;
 mod content;
+mod key_op;
+mod key_ref;
 mod kid;
 mod text;
 mod time;
 
 pub use amount::{Amount, DebitAmount, SignedAmount};
 pub use content::ContentId;
+pub use key_op::KeyOp;
+pub use key_ref::{KeyRef, TagMatch};
 pub use kid::{Alg, Kid, KidVersion};
-pub use text::{Account, Asset, EpochId, IdemKey, OpId, Purpose, RequestId, Tenant, is_control};
+pub use text::{
+    Account, Alias, Asset, EpochId, IdemKey, OpId, Purpose, RequestId, TagName, TagValue, Tenant,
+    is_control,
+};
 pub use time::Timestamp;
 
 /// Why a text is not a value of its type. Contains no part of the input, so it may be shown to

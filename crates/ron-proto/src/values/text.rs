@@ -142,6 +142,19 @@ name!(
     Purpose, "purpose", 64, "[a-z0-9._-]", lower_name
 );
 name!(
+    /// A second name of a key within its tenant: 1 to 64 of `[a-z0-9._-]`, written `alias/<name>` where a key may stand.
+    Alias, "alias", 64, "[a-z0-9._-]", lower_name
+);
+name!(
+    /// Name of a tag of a key: 1 to 64 of `[a-z0-9._-]`.
+    TagName, "tag name", 64, "[a-z0-9._-]", lower_name
+);
+name!(
+    /// Value of a tag of a key: 1 to 64 of `[A-Za-z0-9._:-]`.
+    TagValue, "tag value", 64, "[A-Za-z0-9._:-]",
+    |byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b':' | b'-')
+);
+name!(
     /// Id of a reward period: 1 to 64 of `[A-Za-z0-9:._-]`.
     EpochId, "epoch id", 64, "[A-Za-z0-9:._-]",
     |byte| byte.is_ascii_alphanumeric() || matches!(byte, b':' | b'.' | b'_' | b'-')

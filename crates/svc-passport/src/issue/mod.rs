@@ -404,7 +404,7 @@ impl Issuer {
         deadline: Deadline,
     ) -> Result<Vec<SignResult>, NotSigned> {
         let item = |(key, input): (&SigningKey, String)| SignItem {
-            key: (keys.len() > 1).then(|| key.key.clone()),
+            key: (keys.len() > 1).then(|| key.key.clone().into()),
             version: (keys.len() > 1).then_some(key.version),
             message: Some(Bytes::from(input.as_bytes())),
             scheme: key.scheme(),
@@ -418,7 +418,7 @@ impl Issuer {
         };
         let wanted = tokens.len() * keys.len();
         let request = SignBatch {
-            key: (keys.len() == 1).then(|| keys[0].key.clone()),
+            key: (keys.len() == 1).then(|| keys[0].key.clone().into()),
             version: (keys.len() == 1).then_some(keys[0].version),
             items: tokens.flat_map(inputs).collect(),
         };

@@ -104,7 +104,7 @@ impl Dialect {
         match self {
             Self::Ron { .. } => {
                 let request = WrapRequest {
-                    key: kid(name)?,
+                    key: kid(name)?.into(),
                     version: None,
                     plaintext: plaintext.into(),
                     aad: bound(aad),
@@ -142,7 +142,7 @@ impl Dialect {
         match self {
             Self::Ron { .. } => {
                 let request = UnwrapRequest {
-                    key: kid(name)?,
+                    key: kid(name)?.into(),
                     ciphertext: wrapped.to_vec().into(),
                     aad: bound(aad),
                     op_id: None,

@@ -9,7 +9,7 @@ use ron_http::{Method, Request, Route};
 use ron_proto::kms::transit::{Crypt, Datakey, Draw};
 use ron_proto::kms::{Bytes, PrivateBytes};
 use ron_proto::scope;
-use ron_proto::values::Alg;
+use ron_proto::values::{Alg, Kid};
 use serde_json::{Value, json};
 
 use super::form::Form;
@@ -298,7 +298,7 @@ fn random(_: &Kms, request: &Request) -> Result<Action, Refusal> {
         ));
     }
     let bytes = body.bytes.unwrap_or(32) as usize;
-    let task = task(None, None, None, None, EnvelopeOp::Random(bytes));
+    let task = task(None::<Kid>, None, None, None, EnvelopeOp::Random(bytes));
     Ok(single(task, move |made| {
         let raw = made.plaintext.unwrap_or_default();
         json!({ "random_bytes": encode(raw.expose()) })

@@ -7,10 +7,13 @@ use ron_crypto::Curve;
 use ron_crypto::hash::sha256;
 use ron_custody::index::{Key, Version};
 use ron_custody::keys::curve_of;
+use ron_custody::rights::may_do;
 use ron_custody::{Cause, Refusal};
 use ron_http::{Method, Request, Response, Route};
 use ron_proto::kms::transit::{Configure, Create, Nothing, Period, Trim};
-use ron_proto::kms::{CreateKey, DestroyKey, KeyState, PayloadPolicy, RotateRequest, UpdateKey};
+use ron_proto::kms::{
+    CreateKey, DestroyKey, KeyOp, KeyState, PayloadPolicy, RotateRequest, UpdateKey,
+};
 use ron_proto::problem::Problem;
 use ron_proto::scope;
 use ron_proto::values::{Alg, Kid, OpId};
@@ -202,8 +205,10 @@ fn create(kms: &Kms, request: &Request) -> Result<Action, Refusal> {
 pub fn to_make(kms: &Kms, request: &Request) -> Result<Option<Box<CreateKey>>, Refusal> {
     let (caller, name) = (&request.principal, request.param("name"));
     match find(&kms.index.load(), caller, name) {
-        Err(refusal) if refusal.cause == Cause::NotFound && caller.has_scope(scope::KMS_CREATE) => {
-        }
+        Err(refusal)
+            if refusal.cause == Cause::NotFound
+                && caller.has_scope(scope::KMS_CREATE)
+                && may_do(caller, KeyOp::Create).is_ok() => {}
         _ => return Ok(None),
     }
     let wanted = Create {

@@ -22,16 +22,18 @@ mod tools;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ron_custody::index::{Key, KeyIndex, may_use};
+use ron_custody::index::{Key, KeyIndex};
+use ron_custody::rights::may_use;
 use ron_custody::{Cause, Refusal};
 use ron_http::{Body, Method, Need, Principal, Request, Responder, Response, Route};
 use ron_proto::kms::KeyState;
-use ron_proto::values::{Alg, Kid, Purpose};
+use ron_proto::values::{Alg, Alias, Kid, Purpose};
 use schemars::JsonSchema;
 use serde_json::Value;
 use uuid::Uuid;
 
-use super::{Action, call_context};
+use super::which_op::makes_key;
+use super::{Action, call_context, may_do_at, peer_of};
 use crate::errors::problem;
 use crate::work::{Kms, StoreJob};
 
@@ -92,10 +94,19 @@ fn route_shown(
     show: Show,
 ) -> Route {
     let kms = kms.clone();
+    // A key that is made has its name from then on, not before.
+    let makes_key = makes_key(method, path);
     let handle = move |request: Request, responder: Responder| {
         let wait = wait(&request);
+        if let Err(refusal) = may_do_at(&request) {
+            return responder.send(problem(refusal));
+        }
         match wait.and_then(|wait| Ok((wait, handler(&kms, &request)?))) {
             Ok((wait, action @ Action::Store(_))) => {
+                let action = match named_by(&kms, &request) {
+                    Some(alias) if !makes_key => action.named_by(alias),
+                    _ => action,
+                };
                 let named = request.params.iter().find(|(name, _)| *name == "name");
                 let name = named.map_or_else(String::new, |(_, value)| value.clone());
                 let shared = kms.clone();
@@ -103,7 +114,13 @@ fn route_shown(
                 let responder = responder.map(shown);
                 action.perform(&kms, request, wait, responder);
             }
-            Ok((wait, action)) => action.perform(&kms, request, wait, responder),
+            Ok((wait, action)) => {
+                let action = match named_by(&kms, &request) {
+                    Some(alias) => action.named_by(alias),
+                    None => action,
+                };
+                action.perform(&kms, request, wait, responder);
+            }
             Err(refusal) => responder.send(problem(refusal)),
         }
     };
@@ -124,26 +141,33 @@ fn upsert_route(
             Ok(wait) => wait,
             Err(refusal) => return responder.send(problem(refusal)),
         };
+        if let Err(refusal) = may_do_at(&request) {
+            return responder.send(problem(refusal));
+        }
+        let go_on =
+            move |kms: &Kms, request: Request, responder: Responder| match handler(kms, &request) {
+                Ok(action) => {
+                    let action = match named_by(kms, &request) {
+                        Some(alias) => action.named_by(alias),
+                        None => action,
+                    };
+                    action.perform(kms, request, wait, responder);
+                }
+                Err(refusal) => responder.send(problem(refusal)),
+            };
         let made = match keys::to_make(&kms, &request) {
-            Ok(None) => {
-                return match handler(&kms, &request) {
-                    Ok(action) => action.perform(&kms, request, wait, responder),
-                    Err(refusal) => responder.send(problem(refusal)),
-                };
-            }
+            Ok(None) => return go_on(&kms, request, responder),
             Ok(Some(made)) => made,
             Err(refusal) => return responder.send(problem(refusal)),
         };
-        let by = (request.principal.clone(), request.deadline);
+        let caller = request.principal.clone();
+        let by = (peer_of(&request), request.deadline, caller);
         let shared = kms.clone();
         let next = move |answer: Response, responder: Responder| {
             if json_of(&answer).is_none() {
                 return responder.send(answer);
             }
-            match handler(&shared, &request) {
-                Ok(action) => action.perform(&shared, request, wait, responder),
-                Err(refusal) => responder.send(problem(refusal)),
-            }
+            go_on(&shared, request, responder);
         };
         let call = call_context(&kms, by, None, responder.then(next));
         kms.submit_store(StoreJob::Create(call, made));
@@ -259,7 +283,7 @@ fn names(index: &KeyIndex, caller: &Principal) -> Vec<String> {
     };
     let mut names: Vec<String> = below(MIXED)
         .chain(below(PLAIN))
-        .filter(|(kid, key)| is_there(key) && may_use(caller, kid).is_ok())
+        .filter(|(kid, key)| is_there(key) && may_use(caller, kid, Some(&key.labels)).is_ok())
         .filter_map(|(kid, _)| name_of(kid.purpose.as_str()))
         .collect();
     names.sort();
@@ -278,7 +302,7 @@ fn called<'a>(
     let keys = index.keys.range(from..);
     let keys =
         keys.take_while(move |(kid, _)| kid.tenant == caller.tenant && kid.purpose == purpose);
-    let keys = keys.filter(|(kid, _)| may_use(caller, kid).is_ok());
+    let keys = keys.filter(|(kid, key)| may_use(caller, kid, Some(&key.labels)).is_ok());
     Ok(keys.map(|(_, key)| key))
 }
 
@@ -287,13 +311,36 @@ fn is_there(key: &Key) -> bool {
     matches!(key.state, KeyState::Active | KeyState::Retired)
 }
 
-/// The key that is called `name` in this API: the oldest, if the native API was used to make several.
+/// The key that is called `name` in this API: the oldest, if the native API was used to make several; otherwise the one with this
+/// alias.
 fn find(index: &KeyIndex, caller: &Principal, name: &str) -> Result<Arc<Key>, Refusal> {
-    called(index, caller, name)?
-        .filter(|key| is_there(key))
-        .min_by_key(|key| (key.created, key.kid.id))
-        .cloned()
-        .ok_or_else(|| Refusal::new(Cause::NotFound, "there is no key of this name"))
+    let none = || Refusal::new(Cause::NotFound, "there is no key of this name");
+    if let Some(key) = find_own(index, caller, name)? {
+        return Ok(key);
+    }
+    let kid = alias_of(name).and_then(|alias| index.named(&caller.tenant, &alias).ok());
+    let key = kid.and_then(|kid| index.keys.get(kid));
+    let usable =
+        |key: &&Arc<Key>| is_there(key) && may_use(caller, &key.kid, Some(&key.labels)).is_ok();
+    key.filter(usable).cloned().ok_or_else(none)
+}
+
+/// The key that this API or another client made under `name`.
+fn find_own(index: &KeyIndex, caller: &Principal, name: &str) -> Result<Option<Arc<Key>>, Refusal> {
+    let keys = called(index, caller, name)?.filter(|key| is_there(key));
+    Ok(keys.min_by_key(|key| (key.created, key.kid.id)).cloned())
+}
+
+/// The alias that `name` is in this API.
+fn alias_of(name: &str) -> Option<Alias> {
+    name.parse().ok()
+}
+
+/// The alias by which a request names its key, where no key has that name itself.
+fn named_by(kms: &Kms, request: &Request) -> Option<Alias> {
+    let (_, name) = request.params.iter().find(|(name, _)| *name == "name")?;
+    let own = find_own(&kms.index.load(), &request.principal, name);
+    alias_of(name).filter(|_| matches!(own, Ok(None)))
 }
 
 /// As [`find`], for operations: for a missing key, Vault answers these with 400.

@@ -226,7 +226,7 @@ fn sign(kms: &Kms, request: &Request) -> Result<Action, Refusal> {
     let task = |item: &Sign| {
         let (message, prehash) = given_input(item, prehashed)?;
         Ok(SignTask::from_request(SignRequest {
-            key: key.kid.clone(),
+            key: key.kid.clone().into(),
             version: pinned(item.key_version),
             message,
             digest: None,
@@ -322,7 +322,7 @@ fn verify_one(
     let (version, raw) = parsed(alg, text, read.marshal)?;
     let (message, prehash) = given_input(item, read.prehashed)?;
     let body = VerifyRequest {
-        key: read.key.kid.clone(),
+        key: read.key.kid.clone().into(),
         version: Some(version),
         message,
         digest: None,

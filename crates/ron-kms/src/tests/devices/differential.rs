@@ -127,7 +127,7 @@ fn transcript(rig: &Rig, backend: KeyBackend, salt: u128) -> Vec<String> {
         ..SignItem::default()
     };
     let batch = rig.sign_batch(SignBatch {
-        key: Some(any.key.clone()),
+        key: Some(any.key.clone().into()),
         version: None,
         items: vec![item(b"a"), item(&[0; 70_000]), item(b"b")],
     });

@@ -129,7 +129,7 @@ impl Rig {
         signatures: &[Signature],
     ) -> Result<VerifyAnswer, Refusal> {
         let request = VerifyRequest {
-            key: key.clone(),
+            key: key.clone().into(),
             version: None,
             message: Some(message.to_vec().into()),
             digest: None,

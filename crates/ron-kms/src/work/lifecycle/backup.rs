@@ -1,16 +1,16 @@
 //! Backup and restore of one key with its history, sealed under the store's seal key.
 
-use ron_custody::index::may_use;
+use ron_custody::rights::may_use;
 use ron_custody::store::{Backup, BackupError, PlanError};
 use ron_custody::{Cause, Refusal};
 use ron_http::Response;
-use ron_proto::kms::{BackupAnswer, BackupKey, RestoreKey, RotateEvery};
+use ron_proto::kms::{BackupAnswer, BackupKey, KeyOp, RestoreKey, RotateEvery};
 use ron_proto::values::{Alg, Kid, OpId};
 use serde::{Deserialize, Serialize};
 
-use super::plan::Plan;
+use super::plan::{By, Plan, approved};
 use super::{Change, Lifecycle, draft_of, store_down};
-use crate::audit::leaf::Op;
+use crate::audit::leaf::{Draft, Op};
 use crate::work::CallContext;
 use crate::work::key_request::body_hash;
 
@@ -36,7 +36,7 @@ impl Lifecycle {
             Ok(credits) => credits,
             Err(refusal) => return self.kms.refuse_unlogged(call, &refusal),
         };
-        let outcome = self.backed_up(&call, kid);
+        let outcome = self.backed_up(&call, kid, change, &mut draft);
         if let Ok(made) = &outcome {
             draft.version = Some(made.head);
             let hash = ron_crypto::hash::sha256(made.backup.as_bytes());
@@ -56,9 +56,19 @@ impl Lifecycle {
             });
     }
 
-    fn backed_up(&mut self, call: &CallContext, kid: &Kid) -> Result<BackupOutput, Refusal> {
-        may_use(&call.caller, kid)?;
-        let head = self.store.known(kid)?.head;
+    /// A backup holds the secrets of the key, as an export does, and needs what an export needs.
+    fn backed_up(
+        &mut self,
+        call: &CallContext,
+        kid: &Kid,
+        change: Change,
+        draft: &mut Draft,
+    ) -> Result<BackupOutput, Refusal> {
+        self.authorise(call, kid, Some(KeyOp::Export))?;
+        let meta = self.store.known(kid)?;
+        let (by, now) = (By::of(call, change.op_id), self.planner().now);
+        draft.context = approved(&meta.access, (KeyOp::Export, by, now), &change.body)?;
+        let head = meta.head;
         let random = self.kms.random.clone();
         let backup = self.store.backup(kid, random.as_ref());
         let backup = backup.map_err(|error| match error {
@@ -117,7 +127,7 @@ impl Lifecycle {
             alg: Alg::ALL[0],
             id: self.new_uuid(),
         };
-        may_use(&call.caller, &kid)
+        may_use(&call.caller, &kid, None)
     }
 
     /// The name that the key had, if the store has no such key: references to it hold then, and so do ciphertexts of HPKE, which
@@ -148,7 +158,9 @@ impl Lifecycle {
         let facts = &backup.facts;
         self.check_new_key(call, kid, &facts.payload)?;
         // A backup of a key that the caller may not use must not become a key that it may.
-        if may_use(&call.caller, &facts.key).is_err() {
+        let original = self.store.meta(&facts.key).filter(|meta| !meta.destroyed);
+        let labels = original.map(|meta| &meta.labels);
+        if may_use(&call.caller, &facts.key, labels).is_err() {
             return Err(Refusal::new(
                 Cause::Forbidden,
                 "the backup is of a key that you may not use",
@@ -157,6 +169,11 @@ impl Lifecycle {
         let planner = self.planner();
         let change = self.store.restored_key(kid, backup, planner.now)?;
         let mut plan = Plan::of(change);
+        if let Some(original) = original {
+            // What is in force for the same secrets, not what was when they were backed up.
+            let policy = &mut plan.change.meta.access.policy;
+            policy.clone_from(&original.access.policy);
+        }
         if let Some(every) = facts.rotate_every {
             planner.set_rotation(&mut plan.change.meta, RotateEvery::Every(every))?;
         }

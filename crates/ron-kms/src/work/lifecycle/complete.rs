@@ -2,6 +2,7 @@
 
 use ron_custody::Refusal;
 use ron_custody::index::Key;
+use ron_custody::labels::Labels;
 use ron_custody::store::Pending;
 use ron_custody::store::{KeyStore, StoreError};
 use ron_http::Response;
@@ -65,6 +66,8 @@ struct KeptAnswer {
     waiting: Option<WaitingDoc>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     destroy_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Labels::is_empty")]
+    labels: Labels,
     /// Index of the leaf.
     leaf: u64,
     /// Name of the audit log that it is in, where nodes have one each.
@@ -89,6 +92,7 @@ impl KeptAnswer {
             rotation: document.rotation,
             waiting: document.waiting,
             destroy_at: document.destroy_at,
+            labels: (*key.labels).clone(),
             leaf,
             log: log.map(str::to_owned),
         }
@@ -108,6 +112,9 @@ impl KeptAnswer {
             rotation: self.rotation,
             waiting: self.waiting,
             destroy_at: self.destroy_at,
+            description: self.labels.description,
+            aliases: self.labels.aliases,
+            tags: self.labels.tags,
             ..key.summary()
         };
         let versions = (shown.newest() - shown.head + 1) as usize;

@@ -12,6 +12,7 @@ pub mod complete;
 pub mod device;
 pub mod plan;
 pub mod recover;
+mod rights;
 mod transfer;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,8 +20,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ron_crypto::hash::sha256;
-use ron_crypto::secret::SecretBytes;
-use ron_custody::index::may_use;
 use ron_custody::keys::payload;
 use ron_custody::store::{KeyStore, StoreError};
 use ron_custody::store::{OpRecord, OpRow, Pending};
@@ -41,7 +40,7 @@ use crate::audit::entry::{Items, Label};
 use crate::audit::leaf::{Draft, OK, Op};
 use crate::errors::problem;
 use complete::{Answer, complete_change, makes_key, repeated_answer};
-use plan::{Plan, Planner};
+use plan::{By, Plan, Planner};
 use recover::{ChangeError, Committed, MOVES_MAX, POLL, Recovery, moved, unfinished_elsewhere};
 
 /// How long a change waits for its leaf before the store refuses further changes until the next start. Longer than a
@@ -181,8 +180,9 @@ impl Lifecycle {
             body: request.body_hash(kid),
         };
         let ordered = self.perform(call, change, kid, |this, call| {
-            may_use(&call.caller, kid)?;
-            this.planner().plan(kid, &request)
+            this.authorise(call, kid, change.op.key_op())?;
+            this.planner()
+                .plan(kid, &request, By::of(call, change.op_id))
         });
         if let Some((order, call)) = ordered {
             self.order(order, call, DeferredKind::Change(request));
@@ -316,7 +316,7 @@ impl Lifecycle {
         change: Change,
         kid: &Kid,
     ) -> Result<Admission, Refusal> {
-        if may_use(&call.caller, kid).is_ok()
+        if self.authorise(call, kid, change.op.key_op()).is_ok()
             && let Some(answer) = self.admit_change(call, change)?
         {
             return Ok(Admission::Repeated(answer));
@@ -372,7 +372,7 @@ impl Lifecycle {
         kid: &Kid,
         policy: &PayloadPolicy,
     ) -> Result<(), Refusal> {
-        may_use(&call.caller, kid)?;
+        self.may_use(call, kid)?;
         if !self
             .kms
             .settings
@@ -431,6 +431,7 @@ impl Lifecycle {
         draft.counted = true;
         draft.version = Some(planned.version());
         draft.context = context;
+        let other = planned.other.as_ref().map(|(kid, _)| kid.clone());
         let new = planned.new.as_ref();
         let public = new.map(|new| new.public.raw());
         let public = public.filter(|raw| !raw.is_empty());
@@ -462,7 +463,9 @@ impl Lifecycle {
         let receipt = self.log_change(draft, credits, committed)?;
         let done = complete_change(&mut self.store, &pending, change.op, &receipt);
         let answer = self.completed(done, committed, &receipt)?;
-        self.publish(&pending.kid);
+        for kid in std::iter::once(&pending.kid).chain(&other) {
+            self.publish(kid);
+        }
         Ok(answer)
     }
 
@@ -525,18 +528,6 @@ impl Lifecycle {
         );
         tracing::error!(event = "store_failed", %error);
         store_down()
-    }
-
-    /// The secret bytes of a version, from its sealed record.
-    pub(super) fn reopen(
-        &mut self,
-        kid: &Kid,
-        number: u32,
-    ) -> Result<Option<SecretBytes>, Refusal> {
-        self.store.reopen(kid, number).map_err(|e| match e {
-            StoreError::Sealed(_) => Refusal::quarantined(kid, number),
-            _ => store_down(),
-        })
     }
 
     pub(super) fn new_uuid(&self) -> Uuid {

@@ -1,6 +1,12 @@
 //! Decides a change of a key before anything is written: from the present metadata and the request to
 //! the new metadata, or to a refusal.
 
+mod access;
+mod approvals;
+mod labels;
+
+use std::net::IpAddr;
+
 use ron_crypto::SecretBytes;
 use ron_custody::index::Key;
 use ron_custody::index::{Rotation, Trim, Waiting, not_active};
@@ -9,13 +15,18 @@ use ron_custody::store::KeyStore;
 use ron_custody::store::Meta;
 use ron_custody::store::{Change, Erase, PlanError};
 use ron_custody::{Cause, Refusal};
+use ron_http::Principal;
 use ron_kernel::Random;
 use ron_proto::kms::{DestroyKey, KeyState, Period, RotateEvery, UpdateKey};
-use ron_proto::values::{Kid, Timestamp};
+use ron_proto::values::{Kid, OpId, Timestamp};
 
 use crate::audit::leaf::Op;
 use crate::settings::LifecycleSettings;
+use crate::work::CallContext;
 use crate::work::key_request::KeyRequest;
+use labels::{delete_alias, describe, tag};
+
+pub use approvals::approved;
 
 /// The shortest `rotate_every`, in seconds.
 pub const ROTATE_EVERY_S_MIN: u64 = 60;
@@ -43,9 +54,45 @@ pub struct Planner<'a> {
     pub now: Timestamp,
 }
 
+/// Who asks for a change, and its operation id.
+#[derive(Clone, Copy)]
+pub struct By<'a> {
+    pub caller: &'a Principal,
+    /// `None` over a Unix socket.
+    pub peer: Option<IpAddr>,
+    pub op_id: OpId,
+}
+
+impl<'a> By<'a> {
+    pub fn of(call: &'a CallContext, op_id: OpId) -> Self {
+        Self {
+            caller: &call.caller,
+            peer: call.peer,
+            op_id,
+        }
+    }
+}
+
 impl Planner<'_> {
-    /// Decides what `request` does to the key.
-    pub fn plan(&self, kid: &Kid, request: &KeyRequest) -> Result<Plan, PlanError> {
+    /// Decides what `request` does to the key. The caller may do it; the approvals that it needs are checked here, with the keys from
+    /// which it is decided.
+    pub fn plan(&self, kid: &Kid, request: &KeyRequest, by: By<'_>) -> Result<Plan, PlanError> {
+        let access = &self.store.known(kid)?.access;
+        let approvers = match request.op().key_op() {
+            Some(op) => approved(access, (op, by, self.now), &request.body_hash(kid))?,
+            None => None,
+        };
+        let mut plan = self.decide(kid, request, by)?;
+        if let Some(approvers) = approvers {
+            // Approvals are for one use.
+            plan.change.meta.access.requests.forget(by.op_id);
+            let context = plan.context.take().map(|text| text + " ");
+            plan.context = Some(context.unwrap_or_default() + &approvers);
+        }
+        Ok(plan)
+    }
+
+    fn decide(&self, kid: &Kid, request: &KeyRequest, by: By<'_>) -> Result<Plan, PlanError> {
         let meta = self.store.known(kid)?.clone();
         if let Some(expected) = request.expected_head()
             && expected != meta.head
@@ -68,6 +115,13 @@ impl Planner<'_> {
                 Ok(Plan::of(Change::of(kid, meta)))
             }
             KeyRequest::Destroy(destroy) => Ok(self.destroy(kid, meta, destroy)?),
+            KeyRequest::SetAlias(alias, ask) => Ok(self.set_alias(by, kid, meta, (alias, ask))?),
+            KeyRequest::DeleteAlias(alias, _) => Ok(delete_alias(kid, meta, alias)?),
+            KeyRequest::PutPolicy(ask) => Ok(self.plan_policy(by, kid, meta, ask)?),
+            KeyRequest::MakeGrant(ask) => Ok(self.plan_grant(by, kid, meta, ask)?),
+            KeyRequest::RetireGrant(grant, _) => Ok(self.plan_retire_grant(by, kid, meta, *grant)?),
+            KeyRequest::AskApproval(ask) => Ok(self.plan_ask(by, kid, meta, ask)?),
+            KeyRequest::Approve(id, ask) => Ok(self.plan_approve(kid, meta, (*id, ask))?),
             KeyRequest::CancelDestroy(_) => {
                 if meta.state() != KeyState::PendingDestruction && meta.trim.is_some() {
                     let meta = Meta { trim: None, ..meta };
@@ -206,6 +260,13 @@ impl Planner<'_> {
                 changes.push(format!("exportable={flag}"));
             }
             None => {}
+        }
+        if let Some(text) = &update.description {
+            describe(&mut meta.labels, text)?;
+            changes.push("description".to_owned());
+        }
+        for (name, value) in &update.tags {
+            changes.push(tag(&mut meta.labels, name, value.as_ref())?);
         }
         if changes.is_empty() {
             return bad("the request changes nothing; name what to change".into());

@@ -1,23 +1,37 @@
 //! Import and export of keys, always wrapped.
 
 use ron_crypto::SecretBytes;
-use ron_custody::index::{may_use, not_active};
+use ron_custody::index::not_active;
 use ron_custody::keys::{SecretKey, wrapping};
-use ron_custody::store::PlanError;
+use ron_custody::store::{PlanError, StoreError};
 use ron_custody::{Cause, Refusal};
 use ron_http::Response;
-use ron_proto::kms::{Bytes, ExportAnswer, ExportKey, ImportKey, KeyState, WRAPPED_BYTES_MAX};
-use ron_proto::values::{Kid, OpId};
+use ron_proto::kms::{
+    Bytes, ExportAnswer, ExportKey, ImportKey, KeyOp, KeyState, WRAPPED_BYTES_MAX,
+};
+use ron_proto::values::{Kid, OpId, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use super::plan::Plan;
-use super::{Change, Lifecycle, draft_of};
+use super::plan::{By, Plan, approved};
+use super::{Change, Lifecycle, draft_of, store_down};
 use crate::audit::entry::Logged;
 use crate::audit::leaf::{Draft, Op};
 use crate::work::CallContext;
 use crate::work::key_request::body_hash;
 
 impl Lifecycle {
+    /// The secret bytes of a version, from its sealed record.
+    pub(super) fn reopen(
+        &mut self,
+        kid: &Kid,
+        number: u32,
+    ) -> Result<Option<SecretBytes>, Refusal> {
+        self.store.reopen(kid, number).map_err(|e| match e {
+            StoreError::Sealed(_) => Refusal::quarantined(kid, number),
+            _ => store_down(),
+        })
+    }
+
     pub(super) fn import(&mut self, call: CallContext, ask: &ImportKey) {
         let change = Change {
             op: Op::Import,
@@ -119,7 +133,7 @@ impl Lifecycle {
             Ok(credits) => credits,
             Err(refusal) => return self.kms.refuse_unlogged(call, &refusal),
         };
-        let outcome = self.wrapped_version(&call, kid, ask, &mut draft);
+        let outcome = self.wrapped_version(&call, kid, (ask, change), &mut draft);
         let basis = outcome.is_ok().then(|| self.kms.basis(kid)).flatten();
         self.kms
             .log_answer(call, (outcome, basis), draft, credits, |answer| {
@@ -131,12 +145,15 @@ impl Lifecycle {
         &mut self,
         call: &CallContext,
         kid: &Kid,
-        ask: &ExportKey,
+        (ask, change): (&ExportKey, Change),
         draft: &mut Draft,
     ) -> Result<ExportOutput, Refusal> {
         let forbidden = |detail| Err(Refusal::new(Cause::ExportForbidden, detail));
-        may_use(&call.caller, kid)?;
+        self.authorise(call, kid, Some(KeyOp::Export))?;
         let meta = self.store.known(kid)?;
+        let by = By::of(call, change.op_id);
+        let now = Timestamp(self.kms.clock.unix_ms());
+        draft.context = approved(&meta.access, (KeyOp::Export, by, now), &change.body)?;
         let version = ask.version.unwrap_or(meta.head);
         draft.version = Some(version);
         let Some(recipient) = &ask.recipient else {
