@@ -111,17 +111,13 @@ if [ ! -x target/tools/bin/cargo-deb ] && ! command -v cargo-deb >/dev/null 2>&1
   cargo install --quiet --locked --root target/tools --version 3.8.0 cargo-deb
 fi
 
-if [ ! -d tests/browser/node_modules/playwright-core ] || [ ! -d tests/browser/node_modules/axe-core ]; then
-  (cd tests/browser && npm ci --no-audit --no-fund --silent)
-fi
-
-if [ ! -d tests/interop/node_modules/jose ] || [ ! -d tests/interop/node_modules/node-vault ] || [ ! -d tests/interop/node_modules/oauth4webapi ] || [ ! -d tests/interop/node_modules/oidc-provider ]; then
-  (cd tests/interop && npm ci --no-audit --no-fund --silent)
-fi
-
-if [ ! -d sdk/typescript/node_modules/typescript ]; then
-  (cd sdk/typescript && npm ci --no-audit --no-fund --silent)
-fi
+# Again whenever the packages that a lock file names have changed.
+for place in tests/browser tests/interop sdk/typescript; do
+  if ! cmp --silent "$place/package-lock.json" "$place/node_modules/.of-lock.json"; then
+    (cd "$place" && npm ci --no-audit --no-fund --silent)
+    cp "$place/package-lock.json" "$place/node_modules/.of-lock.json"
+  fi
+done
 
 # A witness and a verifier of transparency logs that others wrote; they need a newer Python than the rest.
 modern=

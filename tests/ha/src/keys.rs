@@ -5,7 +5,8 @@ use std::sync::Arc;
 use ron_custody::backend::Backends;
 use ron_custody::keys::note::Checkpoint;
 use ron_custody::store::{
-    Change, KeyStore, MIGRATIONS, OpName, OpRecord, OpRow, SealSource, StoreError, StoreSettings,
+    Change, Erase, KeyStore, MIGRATIONS, OpName, OpRecord, OpRow, SealSource, StoreError,
+    StoreSettings,
 };
 use ron_kernel::{SeededRandom, SystemClock};
 use ron_proto::kms::{KeyBackend, KeyState, PayloadPolicy};
@@ -87,7 +88,7 @@ fn destruction(store: &KeyStore, kid: &Kid) -> Change {
     let mut meta = store.meta(kid).unwrap().clone();
     (meta.destroyed, meta.destroy_at) = (true, Some(Timestamp(9)));
     Change {
-        erase: true,
+        erase: Erase::All,
         ..Change::of(kid, meta)
     }
 }

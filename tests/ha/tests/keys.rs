@@ -449,7 +449,7 @@ fn a_batch_repeats_what_was_done(fleet: &Fleet) {
         ..SignItem::default()
     };
     let batch = |items| SignBatch {
-        key: Some(key.clone()),
+        key: Some(key.clone().into()),
         version: None,
         items,
     };
