@@ -129,6 +129,16 @@ pub fn principal(tenant: &str, prefixes: Option<&[&str]>) -> Principal {
     }
 }
 
+/// Takes a data directory. A program that another test starts has the lock of the directory from its fork until it runs.
+fn lock(dir: &Path) -> DataDir {
+    let mut taken = None;
+    lifecycle::eventually("the directory is free", || {
+        taken = DataDir::at(Dir::os(dir)).ok();
+        taken.is_some()
+    });
+    taken.expect("it is free")
+}
+
 impl Rig {
     /// An engine in memory on a disk that can fail.
     pub fn memory() -> Self {
@@ -156,10 +166,7 @@ impl Rig {
         disk: Option<Arc<dyn Disk>>,
         clock: SharedClock,
     ) -> Result<Self, EngineError> {
-        let lock = settings
-            .data_dir
-            .as_deref()
-            .map(|dir| DataDir::at(Dir::os(dir)).expect("free"));
+        let lock = settings.data_dir.as_deref().map(lock);
         let registry = Registry::new("ron-kms");
         let km = KernelMetrics::new(&registry);
         let sup = Supervisor::new(&TOPOLOGY, km.clone(), clock.clone());

@@ -11,7 +11,7 @@ use ron_custody::keys::envelope::{HEADER_LEN, header};
 use ron_http::Method;
 use ron_kernel::Random as _;
 use ron_kernel::SeededRandom;
-use ron_proto::kms::{Bytes, ImportKey, KeyDoc, PayloadPolicy, SignRequest};
+use ron_proto::kms::{Bytes, ImportKey, KeyDoc, PayloadPolicy, PutKeyPolicy, SignRequest};
 use ron_proto::values::Alg;
 use serde_json::json;
 
@@ -19,6 +19,7 @@ use super::api::Served;
 use super::envelope::{one, unwrap, why, wrap};
 use super::transfer::import;
 use super::{Rig, op_id, signed};
+use crate::work::key_request::KeyRequest;
 
 const OAEP: [&str; 6] = [
     "-pkeyopt",
@@ -273,5 +274,22 @@ fn only_a_wrapping_key_of_the_caller_unwraps_imports() {
     assert_eq!(import(&rig, ask(&foreign)).code(), "forbidden");
     let missing = "ron/p/rsa-oaep-2048/0190f0a0-0000-7000-8000-000000000000";
     assert_eq!(import(&rig, ask(missing)).code(), "not_found");
+    // A policy that does not allow `import` covers the wrapping key, and the key that would get a version.
+    let policy = serde_json::from_str(r#"{"allow": [{"ops": ["sign", "policy"]}]}"#);
+    let put = PutKeyPolicy {
+        policy: Some(policy.expect("a policy")),
+        op_id: Some(op_id(3)),
+    };
+    let put = KeyRequest::PutPolicy(Box::new(put));
+    assert_eq!(rig.change_as(&rig.caller, &signer.key, put).status, 200);
+    let by_governed = import(&rig, ask(&signer.key.to_string()));
+    assert_eq!(by_governed.code(), "key_policy_denied");
+    let next = ImportKey {
+        alg: Alg::Rsa2048,
+        into: Some(signer.key.clone()),
+        op_id: op_id(4),
+        ..ask("none")
+    };
+    assert_eq!(import(&rig, next).code(), "key_policy_denied");
     rig.stop();
 }

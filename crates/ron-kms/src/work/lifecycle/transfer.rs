@@ -55,6 +55,9 @@ impl Lifecycle {
 
     fn plan_import(&self, call: &CallContext, ask: &ImportKey, kid: &Kid) -> Result<Plan, Refusal> {
         self.check_new_key(call, kid, &ask.payload)?;
+        if ask.into.is_some() {
+            self.authorise(call, kid, Some(KeyOp::Import))?;
+        }
         if ask.wrapped.0.len() > WRAPPED_BYTES_MAX {
             let detail = format!("`wrapped` may have at most {WRAPPED_BYTES_MAX} bytes");
             return Err(Refusal::new(Cause::TooLarge, detail));
@@ -96,6 +99,7 @@ impl Lifecycle {
         ask: &ImportKey,
     ) -> Result<SecretBytes, Refusal> {
         let refuse = |detail| Refusal::new(Cause::WrappedRefused, detail);
+        self.authorise(call, by, Some(KeyOp::Import))?;
         let index = self.kms.index.load();
         let key = index.find(&call.caller, by)?;
         if !by.alg.is_oaep() {
