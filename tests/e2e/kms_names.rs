@@ -162,10 +162,28 @@ fn policies_grants_and_approvals_from_the_command_line() {
         serde_json::from_str(&entry).expect("an entry")
     })
     .collect();
+    // A copy under another purpose, which signs what the key signs.
+    let backup = file("key.backup");
+    done(&["backup", "alias/app", "--out", &backup]);
+    let copy = done(&["restore", &backup, "--purpose", "copy"]);
+    assert!(copy.contains("/copy/ed25519/"), "{copy}");
+    let pem = |key: &str| done(&["get", key, "--public", "pem"]);
+    assert_eq!(pem(&copy), pem(&key));
+    // Without a token of PKCS#11 there is nothing to adopt.
+    let adopt = [
+        "adopt",
+        "--purpose",
+        "app",
+        "--alg",
+        "ed25519",
+        "--label",
+        "x",
+    ];
+    refused(&adopt, "unsupported");
     let policy = json!({
-        "allow": [{"ops": ["sign", "policy", "grant", "destroy"]}],
+        "allow": [{"ops": ["sign", "policy", "grant", "destroy", "export"]}],
         "deny": [{"ops": ["sign"], "when": {"context": ["forbidden"]}}],
-        "approvals": {"needed": 2, "ops": ["destroy"], "within": "1h", "approvers": enrolled}
+        "approvals": {"needed": 2, "ops": ["destroy", "export"], "within": "1h", "approvers": enrolled}
     });
     let path = file("policy.json");
     std::fs::write(&path, policy.to_string()).expect("written");
@@ -220,6 +238,10 @@ fn policies_grants_and_approvals_from_the_command_line() {
     assert_eq!(done(&["grant", "list", "alias/app"]), "");
 
     refused(&["destroy", "alias/app"], "approval_missing");
+    let backup = ["backup", "alias/app", "--out", &backup];
+    refused(&backup, "approval_missing");
+    let asked = done(&[&backup[..], &["--ask-approval"]].concat());
+    assert!(done(&["approvals", "list", "alias/app"]).contains(&asked));
     refused(
         &["policy", "set", "alias/app", "--none"],
         "approval_missing",
@@ -244,7 +266,7 @@ fn policies_grants_and_approvals_from_the_command_line() {
     );
     let waits = done(&["approvals", "list", "alias/app"]);
     assert!(
-        waits.starts_with(&id) && waits.contains("1 of 2"),
+        waits.contains(&id) && waits.contains("1 of 2 approvals: alice"),
         "{waits}"
     );
     approve("bob");

@@ -175,6 +175,60 @@ const EXAMPLES: &[(&str, &str)] = &[
         "kms verify",
         "ron kms verify $KEY --file release.tar.gz --signature $SIG\nron kms verify $RSA --file disk.img --scheme rsa-pkcs1-sha256 --signature-file disk.img.sig\nron kms verify $KEY --message hello --signature $SIG --signature $SIG --mode pq_only",
     ),
+    (
+        "kms adopt",
+        "ron kms adopt --purpose site --alg ecdsa-p256 --label old-site-key\nron kms adopt --purpose site --alg rsa-2048 --id 0a02",
+    ),
+    (
+        "kms alias set",
+        "ron kms alias set app $KEY && ron kms sign alias/app --file invoice.pdf",
+    ),
+    ("kms alias move", "ron kms alias move app $NEW"),
+    ("kms alias delete", "ron kms alias delete app"),
+    (
+        "kms alias list",
+        "ron kms alias list\nron kms alias list --json",
+    ),
+    (
+        "kms policy get",
+        "ron kms policy get alias/app > policy.json",
+    ),
+    (
+        "kms policy set",
+        "ron kms policy set alias/app policy.json\nron kms policy set alias/app policy.json --ask-approval   # then once more, with --op-id of the request\nron kms policy set alias/app --none",
+    ),
+    ("kms policy check", "ron kms policy check policy.json"),
+    (
+        "kms policy explain",
+        "ron kms policy explain alias/app --principal svc-web --scope kms:sign --op sign --context invoice-7",
+    ),
+    (
+        "kms grant make",
+        "ron kms grant make alias/app --to svc-batch --op sign --lifetime 8h",
+    ),
+    ("kms grant list", "ron kms grant list alias/app"),
+    ("kms grant retire", "ron kms grant retire alias/app $GRANT"),
+    ("kms approvals list", "ron kms approvals list alias/app"),
+    (
+        "kms approvals enroll",
+        "openssl genpkey -algorithm ed25519 -out alice.pem && ron kms approvals enroll --name alice --key-file alice.pem",
+    ),
+    (
+        "kms approve",
+        "ron kms approve alias/app $REQUEST --approver alice --key-file alice.pem",
+    ),
+    (
+        "kms ssh-sign",
+        "ron kms get $KEY --public ssh > release.pub\nron kms ssh-sign -Y sign -n file -f release.pub release.tar.gz",
+    ),
+    (
+        "kms backup",
+        "ron kms backup $KEY --out key.backup\nron kms backup alias/app --out key.backup --ask-approval   # then once more, with --op-id of the request",
+    ),
+    (
+        "kms restore",
+        "ron kms restore key.backup\nron kms restore key.backup --purpose copy",
+    ),
     ("kms retire", "ron kms retire $KEY --expected-head 2"),
     ("kms destroy", "ron kms destroy $KEY --delay 7d"),
     ("kms cancel", "ron kms cancel $KEY"),

@@ -15,7 +15,7 @@ mod transfer;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::{Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand};
 use ron_client::{ClientError, Credential, KmsClient};
 use ron_kernel::{Deadline, OsRandom};
 use ron_proto::kms::{
@@ -151,7 +151,7 @@ struct CreateArgs {
 }
 
 #[derive(Args)]
-#[group(id = "object", required = true, multiple = false, args = ["label", "id"])]
+#[command(group(ArgGroup::new("object").required(true).args(["label", "id"])))]
 struct AdoptArgs {
     /// Label of the object (CKA_LABEL).
     #[arg(long)]

@@ -94,6 +94,7 @@ impl Inputs {
                 count: table.rows.len() as u64,
                 total_minor: Amount(table.total()),
             }),
+            claims: None,
             status: RunStatus::Ok,
             commitment: ContentId([0; 32]),
         };

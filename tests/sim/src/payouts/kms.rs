@@ -87,6 +87,8 @@ impl Kms {
 
     fn sign(&self, request: &Request) -> Result<Response, Problem> {
         let asked: SignRequest = request.json()?;
+        let named = asked.key.kid().cloned();
+        let named = named.ok_or_else(|| Problem::bad_request("a key signs by its name"))?;
         let digest = asked
             .digest
             .filter(|digest| digest.alg == DigestAlg::Blake3);
@@ -109,7 +111,7 @@ impl Kms {
             signature: Bytes(signer.sign(&digest_message(&digest)).to_vec()),
         };
         let answer = SignAnswer {
-            key: asked.key,
+            key: named,
             version: 1,
             signatures: vec![signature],
             receipt: LogReceipt {
