@@ -24,7 +24,7 @@ fn a_passport_for_an_alias_signs_with_its_key_and_nothing_else() {
     let post = |token: &str, path: &str, body: &Value| call(Method::POST, token, path, body);
     let all = fleet.token(
         "ron-kms",
-        Some("kms:admin kms:create kms:sign kms:verify kms:read"),
+        Some("kms:admin kms:create kms:sign kms:verify kms:wrap kms:read"),
     );
     let [one, two] = ["one", "two"].map(|name| {
         let made = post(
@@ -68,6 +68,18 @@ fn a_passport_for_an_alias_signs_with_its_key_and_nothing_else() {
     );
     let listed = fleet.get(&format!("{base}/v1/kms/keys"), Some(&limited));
     assert_eq!(listed.status, 403);
+    // Vault has one route for signatures and MACs, which are two operations.
+    json(
+        &post(&all, "transit/keys/mac", &json!({"type": "hmac"})),
+        200,
+    );
+    let made = json(
+        &post(&all, "transit/hmac/mac", &json!({"input": "aGk="})),
+        200,
+    );
+    let mac = json!({"input": "aGk=", "hmac": made["data"]["hmac"]});
+    let verified = |op: &str| post(&token(&[op]), "transit/verify/mac", &mac).status;
+    assert_eq!(["op=verify", "op=hmac_verify"].map(verified), [403, 200]);
 
     // The alias is moved: the same token signs with the other key, and no longer with the first.
     let moved = json!({"key": two, "from": one});
@@ -242,24 +254,29 @@ fn policies_grants_and_approvals_from_the_command_line() {
     refused(&backup, "approval_missing");
     let asked = done(&[&backup[..], &["--ask-approval"]].concat());
     assert!(done(&["approvals", "list", "alias/app"]).contains(&asked));
-    refused(
-        &["policy", "set", "alias/app", "--none"],
-        "approval_missing",
-    );
-    let id = done(&["destroy", "alias/app", "--ask-approval"]);
-    let approve = |name: &str| {
+    let approve = |id: &str, name: &str| {
         let pem = file(&format!("{name}.pem"));
         done(&[
             "approve",
             "alias/app",
-            &id,
+            id,
             "--approver",
             name,
             "--key-file",
             &pem,
         ]);
     };
-    approve("alice");
+    approve(&asked, "alice");
+    let approved = [&backup[..], &["--op-id", &asked]].concat();
+    refused(&approved, "approval_missing");
+    approve(&asked, "bob");
+    done(&approved);
+    refused(
+        &["policy", "set", "alias/app", "--none"],
+        "approval_missing",
+    );
+    let id = done(&["destroy", "alias/app", "--ask-approval"]);
+    approve(&id, "alice");
     refused(
         &["destroy", "alias/app", "--op-id", &id],
         "approval_missing",
@@ -269,7 +286,7 @@ fn policies_grants_and_approvals_from_the_command_line() {
         waits.contains(&id) && waits.contains("1 of 2 approvals: alice"),
         "{waits}"
     );
-    approve("bob");
+    approve(&id, "bob");
     let destroyed = done(&["destroy", "alias/app", "--op-id", &id]);
     assert!(destroyed.contains("pending_destruction"), "{destroyed}");
 }

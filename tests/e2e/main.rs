@@ -78,6 +78,7 @@ mod taken_port;
 mod tenant_walk;
 mod tenants;
 mod transit;
+mod transit_documented;
 mod value_loop;
 mod vectors;
 mod wallet;

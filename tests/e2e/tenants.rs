@@ -25,6 +25,8 @@ fn code(reply: &Reply) -> (u16, String) {
 enum Means {
     /// None: it is refused with 403, for each of the installation's keys.
     Refused(Value),
+    /// The same of a key that is named by its alias, which only its own tenant has.
+    ByAlias(Value),
     /// Each item is refused.
     EachRefused(Value),
     /// It names no key.
@@ -134,8 +136,15 @@ fn about(route: &str, key: &str) -> Means {
         | "GET /v1/kms/wrapping_key"
         | "POST /v1/kms/random"
         | "POST /v1/kms/verify/raw" => Means::NoKey,
-        // Named by an alias, which is always one of the caller's own tenant.
-        named if named.contains("/{alias}") => Means::NoKey,
+        "GET /v1/kms/aliases/{alias}" => Means::ByAlias(Value::Null),
+        "POST /v1/kms/aliases/{alias}/delete" => Means::ByAlias(json!({})),
+        named if named.contains("/alias/{alias}") => {
+            let by_name = named.replace("alias/{alias}", "{tenant}/{purpose}/{alg}/{id}");
+            match about(&by_name, key) {
+                Means::Refused(body) => Means::ByAlias(body),
+                other => other,
+            }
+        }
         // Named without a tenant: always the caller's own, and of purpose `transit.*`.
         transit if transit.contains(" /v1/transit/") => Means::NoKey,
         _ => panic!("{route} is new: say here what it does for a passport"),
@@ -182,8 +191,8 @@ fn installation(fleet: &Fleet) -> (Value, Vec<u8>) {
 fn no_passport_acts_on_the_installation_itself() {
     let fleet = Fleet::start();
     let kms = fleet.api_socket("ron-kms");
-    let before = installation(&fleet);
-    let keys: Vec<String> = before.0["keys"]
+    let (list, _) = installation(&fleet);
+    let keys: Vec<String> = list["keys"]
         .as_array()
         .unwrap()
         .iter()
@@ -193,6 +202,14 @@ fn no_passport_acts_on_the_installation_itself() {
         keys.len() >= 4 && keys.iter().all(|key| key.starts_with("ron/")),
         "{keys:?}"
     );
+    let (url, body) = (
+        format!("{kms}/v1/kms/aliases/site"),
+        json!({"key": keys[0]}).to_string(),
+    );
+    let operator = fleet.operator_token();
+    let named = fleet.send(Method::PUT, &url, Some(&operator), Some(&body), &[]);
+    json(&named, 200);
+    let before = installation(&fleet);
     let walk = routes(&fleet);
     assert!(walk.len() > 40, "{}", walk.len());
     for tenant in ["default", "evil", "ron"] {
@@ -220,6 +237,13 @@ fn no_passport_acts_on_the_installation_itself() {
                             "{tenant}: {route}"
                         );
                         refused += 1;
+                    }
+                    Means::ByAlias(body) => {
+                        let want = match tenant {
+                            "ron" => (403, "forbidden".to_owned()),
+                            _ => (404, "not_found".to_owned()),
+                        };
+                        assert_eq!(code(&send(&body)), want, "{tenant}: {route}");
                     }
                     Means::EachRefused(body) => {
                         let got = json(&send(&body), 200);

@@ -191,12 +191,11 @@ impl KmsClient {
     pub fn delete_alias(
         &self,
         alias: &Alias,
-        request: &DeleteAlias,
         deadline: Deadline,
     ) -> Result<KeyChanged, ClientError> {
         let path = format!("{}/delete", alias_path(alias));
         // Once it is deleted the alias names no key, so that a repetition would be refused.
-        self.0.post(&path, request, false, deadline)
+        self.0.post(&path, &DeleteAlias {}, false, deadline)
     }
 
     /// The policy of a key.

@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 
 use ron_proto::kms::{
-    APPROVAL_REQUESTS_MAX, ApprovalDoc, ApprovalRule, Approve, Approver, Bytes, KeyOp,
+    APPROVAL_REQUESTS_MAX, ApprovalDoc, ApprovalRule, Approve, Approver, Bytes, GatedOp,
     approval_text,
 };
 use ron_proto::values::{Kid, OpId, Timestamp};
@@ -22,7 +22,7 @@ use crate::{Cause, Refusal};
 #[serde(deny_unknown_fields)]
 pub struct ApprovalRequest {
     pub id: OpId,
-    pub op: KeyOp,
+    pub op: GatedOp,
     /// The body as canonical JSON.
     pub body: String,
     /// Hex SHA-256 over the operation, the key's name and the body.
@@ -94,7 +94,7 @@ impl ApprovalRequest {
 /// An operation that is about to be done.
 #[derive(Clone, Copy, Debug)]
 pub struct Gated<'a> {
-    pub op: KeyOp,
+    pub op: GatedOp,
     pub id: OpId,
     /// Hex, as in [`ApprovalRequest`].
     pub operation_sha256: &'a str,
@@ -136,7 +136,7 @@ impl ApprovalRequests {
         rule: Option<&'a ApprovalRule>,
         what: &Gated<'_>,
     ) -> Result<Vec<&'a str>, Refusal> {
-        let Some(rule) = rule.filter(|rule| rule.gates(what.op)) else {
+        let Some(rule) = rule.filter(|rule| rule.gates(what.op.key_op())) else {
             return Ok(Vec::new());
         };
         let missing = |detail: String| Err(Refusal::new(Cause::ApprovalMissing, detail));

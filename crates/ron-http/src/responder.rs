@@ -99,11 +99,13 @@ impl Responder {
     #[must_use]
     pub fn then(self, next: impl FnOnce(Response, Self) + Send + 'static) -> Self {
         let (ticket, deadline, request_id) = (self.ticket, self.deadline, self.request_id);
+        let to = self.sink.clone();
         let step = Step {
             responder: self,
             next: Box::new(next),
         };
         let sink = Then {
+            to,
             step: ron_kernel::RankedMutex::new(&THEN, Some(step)),
         };
         Self::new(Arc::new(sink), ticket, deadline, request_id)
@@ -206,16 +208,9 @@ struct Step {
 
 /// Passes the answer of a first step to the second one.
 struct Then {
+    /// Where the request came from. Asked without the lock, because the front's own locks have lower ranks.
+    to: Option<Arc<dyn Sink>>,
     step: ron_kernel::RankedMutex<Option<Step>>,
-}
-
-impl Then {
-    fn with(&self, ask: impl FnOnce(&Responder) -> bool) -> bool {
-        self.step
-            .lock()
-            .as_ref()
-            .is_none_or(|step| ask(&step.responder))
-    }
 }
 
 impl Sink for Then {
@@ -229,13 +224,21 @@ impl Sink for Then {
         }
     }
 
-    fn is_gone(&self, _ticket: Ticket) -> bool {
-        self.with(Responder::is_gone)
+    fn is_gone(&self, ticket: Ticket) -> bool {
+        self.to.as_ref().is_none_or(|to| to.is_gone(ticket))
     }
 
-    fn on_gone(&self, _ticket: Ticket, _hook: Hook) {}
+    fn on_gone(&self, ticket: Ticket, hook: Hook) {
+        if let Some(to) = &self.to {
+            to.on_gone(ticket, hook);
+        }
+    }
 
-    fn answer_by(&self, _ticket: Ticket, _deadline: Deadline) {}
+    fn answer_by(&self, ticket: Ticket, deadline: Deadline) {
+        if let Some(to) = &self.to {
+            to.answer_by(ticket, deadline);
+        }
+    }
 }
 
 struct Detached {

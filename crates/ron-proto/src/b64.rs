@@ -3,7 +3,8 @@
 
 use base64::{
     Engine,
-    engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD},
+    alphabet::STANDARD as STANDARD_ALPHABET,
+    engine::general_purpose::{GeneralPurpose, PAD, STANDARD, URL_SAFE_NO_PAD},
 };
 
 use crate::ValueError;
@@ -33,6 +34,18 @@ pub fn std(bytes: &[u8]) -> String {
 /// The bytes of a standard base64 text with padding.
 pub fn from_std(text: &str) -> Result<Vec<u8>, ValueError> {
     STANDARD
+        .decode(text)
+        .map_err(|_| ValueError::new("base64 text", "use A-Z a-z 0-9 + / with padding"))
+}
+
+/// As [`from_std`] of a text whose last character may have bits that count for nothing, as other programs accept it: for inputs
+/// of an API in the format of another.
+pub fn from_std_with_trailing_bits(text: &str) -> Result<Vec<u8>, ValueError> {
+    const LENIENT: GeneralPurpose = GeneralPurpose::new(
+        &STANDARD_ALPHABET,
+        PAD.with_decode_allow_trailing_bits(true),
+    );
+    LENIENT
         .decode(text)
         .map_err(|_| ValueError::new("base64 text", "use A-Z a-z 0-9 + / with padding"))
 }

@@ -7,7 +7,9 @@ use clap::{Args, Subcommand};
 use ron_client::KmsClient;
 use ron_crypto::hash::sha256;
 use ron_custody::keys::{Input, SecretKey};
-use ron_proto::kms::{ApprovalDoc, Approve, Approver, AskApproval, Bytes, KeyOp, approval_text};
+use ron_proto::kms::{
+    ApprovalDoc, Approve, Approver, AskApproval, Bytes, approval_text, operation_bytes,
+};
 use ron_proto::values::KeyRef;
 use ron_proto::{Alg, Kid, OpId};
 
@@ -132,7 +134,12 @@ pub fn approve(kms: &KmsClient, ask: &ApproveArgs, json: bool) -> Result<(), Str
     let list = explain(kms.approvals(&key, deadline()))?;
     let found = list.requests.iter().find(|one| one.id == ask.request);
     let request = found.ok_or("no such request of this key waits; see `ron kms approvals list`")?;
-    let computed = operation_sha256(&key, request);
+    let bytes = operation_bytes(
+        request.op.as_str(),
+        &key.to_string(),
+        request.body.as_bytes(),
+    );
+    let computed = hex::encode(sha256(&bytes));
     if computed != request.operation_sha256 {
         return Err("the KMS states another hash than that of the request that it shows; nothing was signed".to_owned());
     }
@@ -152,14 +159,6 @@ pub fn approve(kms: &KmsClient, ask: &ApproveArgs, json: bool) -> Result<(), Str
     };
     let answer = kms.approve(&key, ask.request, &approval, deadline());
     show::changed(&explain(answer)?, json)
-}
-
-fn operation_sha256(key: &Kid, request: &ApprovalDoc) -> String {
-    let op = match request.op {
-        KeyOp::Policy => "key_policy",
-        other => other.as_str(),
-    };
-    hex::encode(sha256(format!("{op}\0{key}\0{}", request.body).as_bytes()))
 }
 
 /// Asks for approvals of a request, and says how it goes on.

@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand};
 use ron_client::KmsClient;
-use ron_proto::kms::{DeleteAlias, SetAlias};
+use ron_proto::kms::SetAlias;
 use ron_proto::values::{Alias, KeyRef};
 use ron_proto::{Kid, OpId};
 
@@ -32,7 +32,10 @@ enum AliasCommand {
     /// Have an alias name another key from now on, at once.
     Move(SetArgs),
     /// Delete an alias; the key stays.
-    Delete(DeleteArgs),
+    Delete {
+        /// The alias, without alias/.
+        alias: Alias,
+    },
     /// List the aliases of the tenant with their keys.
     List,
 }
@@ -48,15 +51,6 @@ struct SetArgs {
     op_id: Option<OpId>,
 }
 
-#[derive(Args)]
-struct DeleteArgs {
-    /// The alias, without alias/.
-    alias: Alias,
-    /// Idempotency id: the same id and request changes nothing more.
-    #[arg(long)]
-    op_id: Option<OpId>,
-}
-
 pub fn run(kms: &KmsClient, args: AliasArgs, json: bool) -> Result<(), String> {
     let (ask, from) = match args.command {
         AliasCommand::Set(ask) => (ask, None),
@@ -64,11 +58,8 @@ pub fn run(kms: &KmsClient, args: AliasArgs, json: bool) -> Result<(), String> {
             let from = explain(kms.alias(&ask.alias, deadline()))?.key;
             (ask, Some(from))
         }
-        AliasCommand::Delete(ask) => {
-            let request = DeleteAlias {
-                op_id: Some(op_id(ask.op_id)),
-            };
-            let answer = kms.delete_alias(&ask.alias, &request, deadline());
+        AliasCommand::Delete { alias } => {
+            let answer = kms.delete_alias(&alias, deadline());
             return show::changed(&explain(answer)?, json);
         }
         AliasCommand::List => return list(kms, json),

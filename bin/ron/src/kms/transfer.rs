@@ -28,7 +28,7 @@ use crate::layout::{read_json, write_atomic, write_json};
 
 #[derive(Args)]
 pub struct ImportArgs {
-    /// File with the private key, mode 0600: PKCS#8 in PEM (Ed25519, P-256), or raw bytes: an
+    /// File with the private key, mode 0600: PKCS#8 in PEM (Ed25519, ECDSA, RSA, rsa-oaep), or raw bytes: an
     /// Ed25519 or ML-DSA seed, both seeds of a hybrid, a symmetric key.
     file: PathBuf,
     /// Tenant of the key; must be the caller's.

@@ -82,11 +82,12 @@ pub fn routes(kms: &Arc<Kms>) -> [Route; 4] {
         .returns::<KeyChanged>(200)
         .errors(ERRORS),
         route(kms, (Method::POST, "/v1/kms/aliases/{alias}/delete"), scope::KMS_ADMIN, |kms, request| {
-            let (alias, body) = (alias(request)?, request.json::<DeleteAlias>()?);
+            let alias = alias(request)?;
+            request.json::<DeleteAlias>()?;
             let index = kms.index.load();
             let kid = index.named(&request.principal.tenant, &alias);
             let kid = kid.map_err(problem)?.clone();
-            let change = KeyRequest::DeleteAlias(alias, body);
+            let change = KeyRequest::DeleteAlias(alias);
             Ok(Action::store(|call| StoreJob::Change(call, kid, change)))
         })
         .summary("Delete an alias; the key stays")

@@ -219,7 +219,7 @@ fn kid(kms: &Kms, request: &Request) -> Result<Kid, Problem> {
 /// Looks up the alias of an operation.
 pub fn look_up<O: Operation>(kms: &Kms, caller: &Principal, task: &mut O) {
     if let Some(key) = task.task_key_mut() {
-        key.look_up(&kms.index.load(), &caller.tenant);
+        key.look_up(&kms.index, &caller.tenant);
     }
 }
 

@@ -11,7 +11,7 @@ use ron_proto::scope;
 use ron_proto::values::Alg;
 
 use super::{Action, change_route, route, store_route};
-use crate::work::{Kms, StoreJob};
+use crate::work::{Kms, Purposes, StoreJob};
 
 const BACKUP: &str = "/v1/kms/keys/{tenant}/{purpose}/{alg}/{id}/backup";
 const EXPORT: &str = "/v1/kms/keys/{tenant}/{purpose}/{alg}/{id}/export";
@@ -47,7 +47,7 @@ pub fn routes(kms: &Arc<Kms>) -> [Route; 5] {
             .summary("The key with all its versions as a text that only a store with the same seal key opens")
             .returns::<BackupAnswer>(200),
         store_route(kms, "/v1/kms/keys/restore", need, |call, body: RestoreKey| {
-            StoreJob::Restore(call, Box::new(body))
+            StoreJob::Restore(call, Box::new(body), Purposes::Shared)
         })
         .summary("Make a key from a backup, with all its versions; idempotent by op_id for 24 hours")
         .returns::<KeyDoc>(201),

@@ -15,7 +15,8 @@ pub fn may_do_at(request: &Request) -> Result<(), Refusal> {
 
 /// Whether a route makes a key, whose name it says.
 pub fn makes_key(method: Method, route: &str) -> bool {
-    matches!(op_of(method, route), Some(KeyOp::Create | KeyOp::Import))
+    let adds_to_one = route.ends_with("/import_version");
+    !adds_to_one && matches!(op_of(method, route), Some(KeyOp::Create | KeyOp::Import))
 }
 
 /// The operation of a route; `None` for calculations without a key. The last segment that is no parameter says it, or the
@@ -35,6 +36,8 @@ fn op_of(method: Method, route: &str) -> Option<KeyOp> {
     Some(match (action, last) {
         ("sign" | "sign_batch", _) => KeyOp::Sign,
         ("hmac", "verify") => KeyOp::HmacVerify,
+        // The handler asks for the operation that the key's type has: signatures and MACs have one route.
+        ("verify", _) if route.starts_with("/v1/transit/") => return None,
         ("verify" | "verify_batch", _) => KeyOp::Verify,
         ("wrap" | "wrap_batch" | "encrypt", _) => KeyOp::Wrap,
         ("unwrap" | "unwrap_batch" | "decrypt", _) => KeyOp::Unwrap,
@@ -89,11 +92,7 @@ mod tests {
             "/v1/transit/decrypt/{name}",
             Some(KeyOp::Unwrap),
         );
-        check(
-            Method::POST,
-            "/v1/transit/verify/{name}",
-            Some(KeyOp::Verify),
-        );
+        check(Method::POST, "/v1/transit/verify/{name}", None);
         check(Method::POST, "/v1/kms/verify/raw", Some(KeyOp::Verify));
         check(Method::POST, "/v1/kms/hmac", Some(KeyOp::Hmac));
         check(Method::POST, "/v1/kms/hmac/verify", Some(KeyOp::HmacVerify));
@@ -141,5 +140,14 @@ mod tests {
                 Some(op),
             );
         }
+    }
+
+    #[test]
+    fn a_version_that_is_imported_makes_no_key() {
+        let of_vault = "/v1/transit/keys/{name}";
+        assert!(makes_key(Method::POST, of_vault));
+        assert!(makes_key(Method::POST, &format!("{of_vault}/import")));
+        let version = format!("{of_vault}/import_version");
+        assert!(!makes_key(Method::POST, &version));
     }
 }

@@ -1,7 +1,7 @@
 //! One leaf of the audit log: canonical JSON, at most 4 KiB, the same fields for every operation.
 
 use ron_http::Principal;
-use ron_proto::kms::KeyOp;
+use ron_proto::kms::{GatedOp, KeyOp};
 use ron_proto::strict;
 use ron_proto::values::Kid;
 use serde::{Deserialize, Serialize};
@@ -182,6 +182,17 @@ impl Op {
             | Self::GrantRetire
             | Self::ApprovalAsk
             | Self::Approve => return None,
+        })
+    }
+
+    /// The operation as one that may need approvals.
+    pub const fn gated(self) -> Option<GatedOp> {
+        Some(match self {
+            Self::Destroy => GatedOp::Destroy,
+            Self::Export => GatedOp::Export,
+            Self::Backup => GatedOp::Backup,
+            Self::KeyPolicy => GatedOp::KeyPolicy,
+            _ => return None,
         })
     }
 

@@ -16,7 +16,7 @@ use ron_proto::values::{Alg, Kid, OpId};
 use super::{Rig, TestReply, file_settings, op_id, principal};
 use crate::audit::leaf::Op;
 use crate::work::key_request::KeyRequest;
-use crate::work::{CallContext, StoreJob};
+use crate::work::{CallContext, Purposes, StoreJob};
 
 const NAMES: [&str; 4] = ["alice", "bob", "carol", "dave"];
 
@@ -187,7 +187,7 @@ fn a_backup_goes_around_no_policy() {
             backup,
             op_id: op_id(20 + n as u128),
         };
-        let job = |call| StoreJob::Restore(call, Box::new(request));
+        let job = |call| StoreJob::Restore(call, Box::new(request), Purposes::Shared);
         let made: KeyDoc = table.submit("ops", job).json();
         let index = table.rig.engine.kms.index.load();
         let access = &index.keys[&made.key].access;

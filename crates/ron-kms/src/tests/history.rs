@@ -16,9 +16,9 @@ use super::envelope::{one, unwrap, why, wrap};
 use super::lifecycle::{Timed, eventually, holds, sealed_records};
 use super::{Rig, TestReply, file_settings, op_id, principal, signed};
 use crate::audit::leaf::{Leaf, OK, Op};
-use crate::work::StoreJob;
 use crate::work::envelope::EnvelopeOutput;
 use crate::work::key_request::KeyRequest;
+use crate::work::{Purposes, StoreJob};
 
 fn backup(rig: &Rig, key: &Kid) -> TestReply {
     let (call, waiter) = rig.call_context(&rig.caller);
@@ -38,7 +38,7 @@ fn request(text: &str, op: u128) -> RestoreKey {
 
 fn restore(rig: &Rig, request: RestoreKey) -> TestReply {
     let (call, waiter) = rig.call_context(&rig.caller);
-    let job = StoreJob::Restore(call, Box::new(request));
+    let job = StoreJob::Restore(call, Box::new(request), Purposes::Shared);
     rig.engine.kms.submit_store(job);
     Rig::wait(waiter)
 }
@@ -154,7 +154,7 @@ fn a_backup_opens_under_its_seal_key_alone_and_every_refusal_is_a_leaf() {
     let (call, waiter) = one.call_context(&limited);
     one.engine
         .kms
-        .submit_store(StoreJob::Restore(call, Box::new(ask)));
+        .submit_store(StoreJob::Restore(call, Box::new(ask), Purposes::Shared));
     assert_eq!(Rig::wait(waiter).code(), "forbidden");
     let foreign = RestoreKey {
         tenant: "default".parse().expect("a tenant"),

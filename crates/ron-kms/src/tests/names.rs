@@ -2,7 +2,7 @@
 
 use ron_http::{Principal, PrincipalKind};
 use ron_proto::kms::{
-    DeleteAlias, KeyChanged, KeyDoc, PayloadPolicy, SetAlias, SignAnswer, SignRequest, UpdateKey,
+    KeyChanged, KeyDoc, PayloadPolicy, SetAlias, SignAnswer, SignRequest, UpdateKey,
 };
 use ron_proto::values::{Alg, Alias, Kid};
 
@@ -78,7 +78,7 @@ fn an_alias_names_one_key_at_any_time() {
     let rig = Rig::file(dir.path()).expect("starts again");
     assert_eq!(signer(&rig, "app"), Ok(b.clone()));
     let gone = |key: &Kid| {
-        let delete = KeyRequest::DeleteAlias(alias("app"), DeleteAlias::default());
+        let delete = KeyRequest::DeleteAlias(alias("app"));
         rig.change(key, delete)
     };
     assert_eq!(gone(&a).code(), "stale_alias");

@@ -13,9 +13,9 @@ use ron_kernel::Random as _;
 use ron_kernel::SeededRandom;
 use ron_proto::kms::{Bytes, ImportKey, KeyDoc, PayloadPolicy, PutKeyPolicy, SignRequest};
 use ron_proto::values::Alg;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::api::Served;
+use super::api::{Served, token};
 use super::envelope::{one, unwrap, why, wrap};
 use super::transfer::import;
 use super::{Rig, op_id, signed};
@@ -247,6 +247,17 @@ fn keys_are_imported_as_vault_and_aws_have_it_and_get_versions() {
     served.refused("keys/new/import", sha1);
     let (status, _) = served.vault_as("wrapper", Method::GET, "wrapping_key", &json!({}));
     assert_eq!(status, 403);
+    // A wrapping key that is retired is followed by another.
+    let path = "/v1/kms/keys?purpose=transit-wrapping";
+    let listed: Value = served
+        .get_as(&token("keeper"), path)
+        .json()
+        .expect("a list");
+    let key = listed["keys"][0]["key"].as_str().expect("a name");
+    let path = format!("/v1/kms/keys/{key}/retire");
+    assert_eq!(served.post_as(&token("keeper"), &path, b"{}").status, 200);
+    assert!((0..20).any(|_| made()), "no key in 20 requests");
+    assert_ne!(pem, read_key());
     served.drain();
 }
 

@@ -238,8 +238,10 @@ fn a_backup_is_opaque_and_restores_the_key_under_a_free_name() {
     assert_eq!(status, 200, "{answer}");
     let text = answer["data"]["backup"].as_str().expect("a text");
     let body = json!({ "backup": text, "force": true });
-    let why = served.refused("restore/box", body.clone());
-    assert!(why.contains("not overwritten"), "{why}");
+    for path in ["restore/box", "restore"] {
+        let why = served.refused(path, body.clone());
+        assert!(why.contains("not overwritten"), "{path}: {why}");
+    }
     assert_eq!(
         served.vault(Method::POST, "restore/copy", body.clone()).0,
         204

@@ -3,8 +3,8 @@
 use ron_crypto::hash::sha256;
 use ron_proto::jcs;
 use ron_proto::kms::{
-    Approve, AskApproval, DeleteAlias, DestroyKey, MakeGrant, PutKeyPolicy, RetireGrant, RetireKey,
-    RotateRequest, SetAlias, UpdateKey,
+    Approve, AskApproval, DestroyKey, MakeGrant, PutKeyPolicy, RetireGrant, RetireKey,
+    RotateRequest, SetAlias, UpdateKey, operation_bytes,
 };
 use ron_proto::values::{Alias, Kid, OpId};
 use serde::Serialize;
@@ -27,7 +27,7 @@ pub enum KeyRequest {
     /// `PUT /aliases/{alias}`.
     SetAlias(Alias, SetAlias),
     /// `POST /aliases/{alias}/delete`.
-    DeleteAlias(Alias, DeleteAlias),
+    DeleteAlias(Alias),
     /// `PUT .../policy`.
     PutPolicy(Box<PutKeyPolicy>),
     /// `POST .../grants`.
@@ -50,7 +50,7 @@ impl KeyRequest {
             Self::Retire(_) => Op::Retire,
             Self::Destroy(_) => Op::Destroy,
             Self::CancelDestroy(_) => Op::DestroyCancel,
-            Self::SetAlias(..) | Self::DeleteAlias(..) => Op::Alias,
+            Self::SetAlias(..) | Self::DeleteAlias(_) => Op::Alias,
             Self::PutPolicy(_) => Op::KeyPolicy,
             Self::MakeGrant(_) => Op::Grant,
             Self::RetireGrant(..) => Op::GrantRetire,
@@ -67,10 +67,11 @@ impl KeyRequest {
             Self::Retire(request) | Self::CancelDestroy(request) => request.op_id,
             Self::Destroy(request) => request.op_id,
             Self::SetAlias(_, request) => request.op_id,
-            Self::DeleteAlias(_, request) => request.op_id,
             Self::PutPolicy(request) => request.op_id,
             Self::MakeGrant(request) => request.op_id,
             Self::RetireGrant(_, request) => request.op_id,
+            // Once it is deleted, the alias names no key under which a repetition would come.
+            Self::DeleteAlias(_) => None,
             // The id inside is that of the request that is asked for.
             Self::AskApproval(_) | Self::Approve(..) => None,
         }
@@ -84,7 +85,7 @@ impl KeyRequest {
             Self::Retire(request) | Self::CancelDestroy(request) => request.expected_head,
             Self::Destroy(request) => request.expected_head,
             Self::SetAlias(..)
-            | Self::DeleteAlias(..)
+            | Self::DeleteAlias(_)
             | Self::PutPolicy(_)
             | Self::MakeGrant(_)
             | Self::RetireGrant(..)
@@ -102,7 +103,7 @@ impl KeyRequest {
             Self::Retire(request) | Self::CancelDestroy(request) => body_hash(op, &kid, request),
             Self::Destroy(request) => body_hash(op, &kid, request),
             Self::SetAlias(alias, request) => body_hash(op, &kid, &(alias, request)),
-            Self::DeleteAlias(alias, request) => body_hash(op, &kid, &(alias, request)),
+            Self::DeleteAlias(alias) => body_hash(op, &kid, alias),
             Self::PutPolicy(request) => body_hash(op, &kid, request),
             Self::MakeGrant(request) => body_hash(op, &kid, request),
             Self::RetireGrant(grant, request) => body_hash(op, &kid, &(grant, request)),
@@ -114,7 +115,6 @@ impl KeyRequest {
 
 /// SHA-256 over the operation's name, the key's name and the canonical body, separated by zero bytes.
 pub fn body_hash(op: Op, key: &str, body: &impl Serialize) -> [u8; 32] {
-    let mut framed = format!("{}\0{key}\0", op.as_str()).into_bytes();
-    framed.extend(jcs::to_vec(body).expect("a request holds strings and integers"));
-    sha256(&framed)
+    let body = jcs::to_vec(body).expect("a request holds strings and integers");
+    sha256(&operation_bytes(op.as_str(), key, &body))
 }

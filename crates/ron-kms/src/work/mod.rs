@@ -145,6 +145,14 @@ pub struct SignJob {
     pub what: Box<dyn Work>,
 }
 
+/// Whether a restored key may have the purpose of another key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purposes {
+    Shared,
+    /// It must be free, as in Vault's API, to which it is the name of one key.
+    Single,
+}
+
 /// Work for the store thread.
 pub enum StoreJob {
     /// `POST /keys`.
@@ -160,7 +168,7 @@ pub enum StoreJob {
     /// `POST /keys/.../backup`.
     Backup(CallContext, Kid, BackupKey),
     /// `POST /keys/restore`.
-    Restore(CallContext, Box<RestoreKey>),
+    Restore(CallContext, Box<RestoreKey>, Purposes),
     /// A rotation or destruction may be due for a key; the store thread decides again.
     Due(Kid),
     /// `POST /log_key/rotate`.
@@ -282,7 +290,7 @@ impl Kms {
             | StoreJob::Import(call, _)
             | StoreJob::Export(call, ..)
             | StoreJob::Backup(call, ..)
-            | StoreJob::Restore(call, _)
+            | StoreJob::Restore(call, ..)
             | StoreJob::RotateLogKey(call, _)
             | StoreJob::IssuerPolicy(call, _)
             | StoreJob::Checkpoint(SignJob { call, .. }, _) => {

@@ -346,11 +346,13 @@ fn authorised<O: Operation>(at: &Run<'_>, task: &O, context: Option<&str>) -> Re
     let (Some(asked), Some(op)) = (task.task_key(), task.op().key_op()) else {
         return Ok(());
     };
-    let found = |kid| at.index.find(at.caller, kid).ok();
-    let has_policy = |key: &&Arc<Key>| key.access.policy.is_some();
-    let Some(key) = asked.kid().and_then(found).filter(has_policy) else {
+    let key = asked.kid().and_then(|kid| at.index.keys.get(kid));
+    let Some(key) = key.filter(|key| key.access.policy.is_some()) else {
         return Ok(());
     };
+    if at.index.may_use(at.caller, &key.kid).is_err() {
+        return Ok(());
+    }
     let now = Timestamp(at.kms.clock.unix_ms());
     key.authorise(at.caller, op, (now, context, at.peer))
 }

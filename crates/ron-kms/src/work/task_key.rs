@@ -2,6 +2,7 @@
 
 use ron_custody::index::KeyIndex;
 use ron_custody::{Cause, Refusal};
+use ron_kernel::Snapshot;
 use ron_proto::values::{Alias, KeyRef, Kid, Tenant};
 
 /// A key as a request names it, and the name of the key.
@@ -28,10 +29,10 @@ impl TaskKey {
         self.alias = Some(alias.clone());
     }
 
-    /// Looks an alias up, so that the operation goes to the thread of its key.
-    pub fn look_up(&mut self, index: &KeyIndex, tenant: &Tenant) {
+    /// Looks an alias up in `index`, so that the operation goes to the thread of its key.
+    pub fn look_up(&mut self, index: &Snapshot<KeyIndex>, tenant: &Tenant) {
         if let Some(alias) = &self.alias {
-            self.kid = index.named(tenant, alias).ok().cloned();
+            self.kid = index.load().named(tenant, alias).ok().cloned();
         }
     }
 

@@ -1,5 +1,7 @@
 //! Approvals: operations on a key that several people have to agree to, each with a key of their own.
 
+use std::fmt;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -8,6 +10,49 @@ use crate::values::{KeyOp, Kid, OpId, Timestamp};
 
 /// Maximum requests of a key that wait for approvals.
 pub const APPROVAL_REQUESTS_MAX: usize = 16;
+
+/// A request that may need approvals, by the name that it has in the audit log.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum GatedOp {
+    /// `POST .../destroy`.
+    Destroy,
+    /// `POST .../export`.
+    Export,
+    /// `POST .../backup`.
+    Backup,
+    /// `PUT .../policy`.
+    #[serde(alias = "policy")] // its name in requests that an earlier build has stored
+    KeyPolicy,
+}
+
+impl GatedOp {
+    /// Its name, as in JSON.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Destroy => "destroy",
+            Self::Export => "export",
+            Self::Backup => "backup",
+            Self::KeyPolicy => "key_policy",
+        }
+    }
+
+    /// The operation that the caller needs to be allowed, and that a rule for approvals names.
+    pub const fn key_op(self) -> KeyOp {
+        match self {
+            Self::Destroy => KeyOp::Destroy,
+            Self::Export | Self::Backup => KeyOp::Export,
+            Self::KeyPolicy => KeyOp::Policy,
+        }
+    }
+}
+
+impl fmt::Display for GatedOp {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(self.as_str())
+    }
+}
+
 /// `POST /keys/{t}/{p}/{alg}/{id}/approvals`: ask for approvals of a request, whose `op_id` becomes the id under which it is
 /// approved. Exactly one of the four.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, JsonSchema)]
@@ -37,6 +82,14 @@ pub struct Approve {
     pub signature: Bytes,
 }
 
+/// The bytes whose SHA-256 stands for a request: the operation by its name in the audit log, the key's name and the body as canonical
+/// JSON (RFC 8785), separated by zero bytes.
+pub fn operation_bytes(op: &str, key: &str, body: &[u8]) -> Vec<u8> {
+    let mut framed = format!("{op}\0{key}\0").into_bytes();
+    framed.extend(body);
+    framed
+}
+
 /// The text that an approver signs.
 pub fn approval_text(request: OpId, operation_sha256: &str) -> String {
     format!("ron-kms/v1/approval\n{request}\n{operation_sha256}\n")
@@ -50,11 +103,11 @@ pub struct ApprovalDoc {
     pub id: OpId,
     /// The key.
     pub key: Kid,
-    /// The operation.
-    pub op: KeyOp,
+    /// The request.
+    pub op: GatedOp,
     /// The body of the request as canonical JSON (RFC 8785).
     pub body: String,
-    /// SHA-256 over the operation, the key's name and the body, separated by zero bytes; hex.
+    /// SHA-256 of [`operation_bytes`]; hex.
     pub operation_sha256: String,
     /// Name of the caller that asks, and that alone may use it.
     pub requester: String,

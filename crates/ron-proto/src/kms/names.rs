@@ -29,11 +29,7 @@ pub struct SetAlias {
 /// `POST /aliases/{alias}/delete`.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct DeleteAlias {
-    /// Idempotency key: a repetition with the same body returns the same response for 24 hours.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub op_id: Option<OpId>,
-}
+pub struct DeleteAlias {}
 
 /// An alias and the key that it names.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]

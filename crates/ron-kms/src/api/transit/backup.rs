@@ -7,12 +7,11 @@ use ron_http::{Body, Method, Request, Response, Route};
 use ron_proto::kms::transit::Restore;
 use ron_proto::kms::{BackupKey, RestoreKey};
 use ron_proto::scope;
-use ron_proto::values::OpId;
 use serde_json::json;
 
-use super::{bad, body, called, find, form, json_of, purpose, route_shown};
+use super::{bad, body, find, form, fresh, json_of, purpose, route_shown};
 use crate::api::Action;
-use crate::work::{Kms, StoreJob};
+use crate::work::{Kms, Purposes, StoreJob};
 
 /// The routes of this file.
 pub fn routes(kms: &Arc<Kms>) -> Vec<Route> {
@@ -54,27 +53,16 @@ fn restore(kms: &Kms, request: &Request) -> Result<Action, Refusal> {
     let wanted: Restore = body(request)?;
     let backup = wanted.backup.ok_or_else(|| bad("missing backup"))?;
     let named = request.params.iter().find(|(name, _)| *name == "name");
-    let purpose = match named {
-        Some((_, name)) => {
-            let index = kms.index.load();
-            if called(&index, &request.principal, name)?.next().is_some() {
-                return Err(bad(
-                    "a key of this name exists, or is not destroyed yet, and is not overwritten: restore under another name",
-                ));
-            }
-            Some(purpose(name)?)
-        }
-        None => None,
-    };
-    let mut random = [0; 16];
-    kms.random.fill(&mut random);
+    let purpose = named.map(|(_, name)| purpose(name)).transpose()?;
     let ask = Box::new(RestoreKey {
         tenant: request.principal.tenant.clone(),
         purpose,
         backup,
-        op_id: OpId::from_random(random),
+        op_id: fresh(kms),
     });
-    Ok(Action::store(|call| StoreJob::Restore(call, ask)))
+    Ok(Action::store(|call| {
+        StoreJob::Restore(call, ask, Purposes::Single)
+    }))
 }
 
 /// Vault answers a restore without content.

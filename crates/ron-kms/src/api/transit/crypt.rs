@@ -29,6 +29,7 @@ pub fn routes(kms: &Arc<Kms>) -> Vec<Route> {
     let batch = |path, scope, summary, handler| {
         writes::<Crypt>(kms, path, scope, summary, handler).map(form::batches)
     };
+    let draws = |path| writes::<Draw>(kms, path, scope::KMS_WRAP, "Vault: random bytes", random);
     let datakeys = "/v1/transit/datakey/{kind}/{name}";
     let encrypts = [Method::POST, Method::PUT].map(|method| {
         let path = "/v1/transit/encrypt/{name}";
@@ -63,13 +64,9 @@ pub fn routes(kms: &Arc<Kms>) -> Vec<Route> {
             "Vault: make a data key (plaintext or wrapped)",
             datakey,
         ),
-        writes::<Draw>(
-            kms,
-            "/v1/transit/random",
-            scope::KMS_WRAP,
-            "Vault: random bytes",
-            random,
-        ),
+        draws("/v1/transit/random"),
+        draws("/v1/transit/random/{bytes}"),
+        draws("/v1/transit/random/{source}/{bytes}"),
     ];
     let encrypts = encrypts.map(form::batches).into_iter();
     encrypts.chain(routes.into_iter().flatten()).collect()
@@ -292,12 +289,27 @@ fn random(_: &Kms, request: &Request) -> Result<Action, Refusal> {
         Some("hex") => |raw: &[u8]| hex::encode(raw),
         Some(_) => return Err(bad("format must be base64 or hex")),
     };
-    if !matches!(body.source.as_deref(), None | Some("platform" | "all")) {
+    let in_path = |wanted: &str| {
+        let found = request.params.iter().find(|(name, _)| *name == wanted);
+        found.map(|(_, value)| value.as_str())
+    };
+    // Alone, the segment after `random` is either.
+    let (source, bytes) = match (in_path("source"), in_path("bytes")) {
+        (None, Some(source @ ("platform" | "all"))) => (Some(source), None),
+        given => given,
+    };
+    if !matches!(
+        source.or(body.source.as_deref()),
+        None | Some("platform" | "all")
+    ) {
         return Err(unsupported(
             "the source is always the operating system: platform or all",
         ));
     }
-    let bytes = body.bytes.unwrap_or(32) as usize;
+    let bytes = match bytes.map(str::parse) {
+        Some(bytes) => bytes.map_err(|_| bad("bytes in the path must be a number"))?,
+        None => body.bytes.unwrap_or(32) as usize,
+    };
     let task = task(None::<Kid>, None, None, None, EnvelopeOp::Random(bytes));
     Ok(single(task, move |made| {
         let raw = made.plaintext.unwrap_or_default();

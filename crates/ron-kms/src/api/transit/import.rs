@@ -6,16 +6,17 @@ use std::sync::Arc;
 
 use ron_custody::index::Key;
 use ron_custody::{Cause, Refusal};
-use ron_http::{Body, Method, Request, Response, Route};
+use ron_http::{Method, Request, Response, Route};
 use ron_proto::kms::transit::{Create, Import};
 use ron_proto::kms::{Bytes, CreateKey, ImportKey, KeyState, PayloadPolicy};
 use ron_proto::scope;
-use ron_proto::values::{Alg, Kid, OpId, Purpose};
+use ron_proto::values::{Alg, Kid, Purpose};
 use serde_json::json;
 
 use super::keys::{alg_of, new_key, op_id};
 use super::{
-    bad, base64, body, find, first, form, json_of, key_for_use, route_shown, unsupported, writes,
+    bad, base64, body, find, first, form, fresh, json_of, key_for_use, route_shown, unsupported,
+    writes,
 };
 use crate::api::Action;
 use crate::work::{Kms, StoreJob};
@@ -40,8 +41,8 @@ pub fn routes(kms: &Arc<Kms>) -> Vec<Route> {
     routes
 }
 
-/// The wrapping key of the caller's tenant, once it is made.
-fn wrapping(kms: &Kms, request: &Request) -> Option<Arc<Key>> {
+/// The wrapping keys that the caller's tenant has had.
+fn wrapping_keys(kms: &Kms, request: &Request) -> Vec<Arc<Key>> {
     let purpose: Purpose = PURPOSE.parse().expect("a constant, valid purpose");
     let from = Kid {
         alg: ALG,
@@ -49,17 +50,22 @@ fn wrapping(kms: &Kms, request: &Request) -> Option<Arc<Key>> {
     };
     let index = kms.index.load();
     let keys = index.keys.range(from.clone()..);
-    keys.take_while(|(kid, _)| {
+    let keys = keys.take_while(|(kid, _)| {
         kid.tenant == from.tenant && kid.purpose == from.purpose && kid.alg == ALG
-    })
-    .map(|(_, key)| key)
-    .find(|key| key.state == KeyState::Active)
-    .cloned()
+    });
+    keys.map(|(_, key)| key.clone()).collect()
+}
+
+/// That of them which is in use.
+fn in_use(keys: &[Arc<Key>]) -> Option<&Key> {
+    let mut keys = keys.iter().map(Arc::as_ref);
+    keys.find(|key| key.state == KeyState::Active)
 }
 
 #[allow(clippy::unnecessary_wraps)] // a handler, which may fail
 fn wrapping_key(kms: &Kms, request: &Request) -> Result<Action, Refusal> {
-    if let Some(key) = wrapping(kms, request) {
+    let keys = wrapping_keys(kms, request);
+    if let Some(key) = in_use(&keys) {
         return Ok(Action::Respond(public_of(&key.head().public.pem())));
     }
     let tenant = &request.principal.tenant;
@@ -71,7 +77,7 @@ fn wrapping_key(kms: &Kms, request: &Request) -> Result<Action, Refusal> {
         payload: PayloadPolicy::Any,
         exportable: false,
         rotate_every: None,
-        op_id: op_id(tenant.as_str(), "\0wrapping", 0),
+        op_id: op_id(tenant.as_str(), "\0wrapping", keys.len()),
     });
     Ok(Action::store(|call| StoreJob::Create(call, body)))
 }
@@ -81,11 +87,13 @@ fn public_of(pem: &str) -> Response {
 }
 
 fn show_wrapping(_: &Kms, _: &str, response: Response) -> Response {
-    let pem = json_of(&response)
-        .and_then(|doc| Some(doc["versions"][0]["public_key_pem"].as_str()?.to_owned()));
-    match (&response.body, pem) {
-        (Body::Problem(_), _) | (_, None) => response,
-        (_, Some(pem)) => public_of(&pem),
+    let doc = json_of(&response);
+    let pem = doc
+        .as_ref()
+        .and_then(|doc| doc["versions"][0]["public_key_pem"].as_str());
+    match pem {
+        Some(pem) => public_of(pem),
+        None => response,
     }
 }
 
@@ -147,8 +155,9 @@ fn import_version(kms: &Kms, request: &Request) -> Result<Action, Refusal> {
 }
 
 fn wrapping_name(kms: &Kms, request: &Request) -> Result<String, Refusal> {
-    let key = wrapping(kms, request);
-    let key = key.ok_or_else(|| bad("there is no wrapping key yet: read wrapping_key first"))?;
+    let keys = wrapping_keys(kms, request);
+    let key = in_use(&keys)
+        .ok_or_else(|| bad("there is no wrapping key yet: read wrapping_key first"))?;
     Ok(key.kid.to_string())
 }
 
@@ -160,10 +169,4 @@ fn ciphertext(text: Option<&str>, hash: Option<&str>) -> Result<Bytes, Refusal> 
     }
     let text = text.ok_or_else(|| bad("missing ciphertext"))?;
     base64("ciphertext", text).map(Bytes)
-}
-
-fn fresh(kms: &Kms) -> OpId {
-    let mut random = [0; 16];
-    kms.random.fill(&mut random);
-    OpId::from_random(random)
 }

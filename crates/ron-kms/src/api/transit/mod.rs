@@ -27,7 +27,7 @@ use ron_custody::rights::may_use;
 use ron_custody::{Cause, Refusal};
 use ron_http::{Body, Method, Need, Principal, Request, Responder, Response, Route};
 use ron_proto::kms::KeyState;
-use ron_proto::values::{Alg, Alias, Kid, Purpose};
+use ron_proto::values::{Alg, Alias, Kid, OpId, Purpose};
 use schemars::JsonSchema;
 use serde_json::Value;
 use uuid::Uuid;
@@ -352,6 +352,13 @@ fn key_for_use(kms: &Kms, request: &Request) -> Result<Arc<Key>, Refusal> {
     })
 }
 
+/// An operation id for a request that is never sent again.
+fn fresh(kms: &Kms) -> OpId {
+    let mut random = [0; 16];
+    kms.random.fill(&mut random);
+    OpId::from_random(random)
+}
+
 /// `vault:vN:` and base64.
 fn tagged(version: u32, raw: &[u8]) -> String {
     format!("vault:v{version}:{}", ron_proto::b64::std(raw))
@@ -376,9 +383,10 @@ fn untagged(what: &str, text: &str) -> Result<(u32, Vec<u8>), Refusal> {
     ))
 }
 
-/// Standard base64 with padding.
+/// Standard base64 with padding, as Vault reads it: the examples of its documentation end in bits that count for nothing.
 fn base64(what: &str, text: &str) -> Result<Vec<u8>, Refusal> {
-    ron_proto::b64::from_std(text).map_err(|_| bad(format!("failed to base64-decode {what}")))
+    let decoded = ron_proto::b64::from_std_with_trailing_bits(text);
+    decoded.map_err(|_| bad(format!("failed to base64-decode {what}")))
 }
 
 /// Whether an option of Vault is given: clients also send empty texts.

@@ -8,12 +8,13 @@ use std::sync::Arc;
 use ron_crypto::ecdsa::{from_der, to_der};
 use ron_custody::index::Key;
 use ron_custody::keys::curve_of;
+use ron_custody::rights::may_do;
 use ron_custody::{Cause, Refusal};
 use ron_http::{Request, Route};
 use ron_proto::kms::transit::{SaltLength, Sign};
 use ron_proto::kms::{
-    Bytes, HashAlg, PayloadPolicy, Prehash, Scheme, SignAnswer, SignRequest, Signature, VerifyMode,
-    VerifyRequest,
+    Bytes, HashAlg, KeyOp, PayloadPolicy, Prehash, Scheme, SignAnswer, SignRequest, Signature,
+    VerifyMode, VerifyRequest,
 };
 use ron_proto::scope;
 use ron_proto::values::Alg;
@@ -298,7 +299,14 @@ fn parsed(alg: Alg, text: &str, marshal: Marshal) -> Result<(u32, Vec<u8>), Refu
 fn verify(kms: &Kms, request: &Request) -> Result<Action, Refusal> {
     let read = read(kms, request)?;
     // One MAC decides for all items: a batch verifies MACs or signatures, not both.
-    if read.items.iter().any(|item| item.hmac.is_some()) {
+    let of_macs = read.items.iter().any(|item| item.hmac.is_some());
+    let op = if of_macs {
+        KeyOp::HmacVerify
+    } else {
+        KeyOp::Verify
+    };
+    may_do(&request.principal, op)?;
+    if of_macs {
         let tasks = read.items.iter().map(|item| {
             let mac = item.hmac.as_deref().ok_or_else(|| bad("missing hmac"))?;
             mac_check(&read.key, item.input.as_deref().unwrap_or_default(), mac)

@@ -4,15 +4,16 @@ use ron_custody::rights::may_use;
 use ron_custody::store::{Backup, BackupError, PlanError};
 use ron_custody::{Cause, Refusal};
 use ron_http::Response;
-use ron_proto::kms::{BackupAnswer, BackupKey, KeyOp, RestoreKey, RotateEvery};
+use ron_proto::kms::{BackupAnswer, BackupKey, GatedOp, KeyOp, KeyState, RestoreKey, RotateEvery};
 use ron_proto::values::{Alg, Kid, OpId};
 use serde::{Deserialize, Serialize};
+use uuid::Uuid;
 
 use super::plan::{By, Plan, approved};
 use super::{Change, Lifecycle, draft_of, store_down};
 use crate::audit::leaf::{Draft, Op};
-use crate::work::CallContext;
 use crate::work::key_request::body_hash;
+use crate::work::{CallContext, Purposes};
 
 /// A backup, without the receipt of its leaf.
 #[derive(Serialize, Deserialize)]
@@ -67,7 +68,7 @@ impl Lifecycle {
         self.authorise(call, kid, Some(KeyOp::Export))?;
         let meta = self.store.known(kid)?;
         let (by, now) = (By::of(call, change.op_id), self.planner().now);
-        draft.context = approved(&meta.access, (KeyOp::Export, by, now), &change.body)?;
+        draft.context = approved(&meta.access, (GatedOp::Backup, by, now), &change.body)?;
         let head = meta.head;
         let random = self.kms.random.clone();
         let backup = self.store.backup(kid, random.as_ref());
@@ -85,7 +86,7 @@ impl Lifecycle {
         })
     }
 
-    pub(super) fn restore(&mut self, call: CallContext, ask: &RestoreKey) {
+    pub(super) fn restore(&mut self, call: CallContext, ask: &RestoreKey, purposes: Purposes) {
         let change = Change {
             op: Op::Restore,
             op_id: ask.op_id,
@@ -105,6 +106,9 @@ impl Lifecycle {
         };
         let kid = self.restored_name(ask, &backup.facts.key);
         let ordered = self.perform(call, change, &kid, |this, call| {
+            if purposes == Purposes::Single {
+                this.is_free(&kid)?;
+            }
             this.plan_restore(call, &backup, &kid)
                 .map_err(PlanError::from)
         });
@@ -147,6 +151,25 @@ impl Lifecycle {
             id: self.new_uuid(),
             ..named
         }
+    }
+
+    /// Refuses a key whose purpose another one has, or had and is not destroyed yet.
+    fn is_free(&self, wanted: &Kid) -> Result<(), Refusal> {
+        let from = Kid {
+            alg: Alg::ALL[0],
+            id: Uuid::nil(),
+            ..wanted.clone()
+        };
+        let index = self.kms.index.load();
+        let mut named = index
+            .keys
+            .range(from..)
+            .take_while(|(kid, _)| kid.tenant == wanted.tenant && kid.purpose == wanted.purpose);
+        if named.any(|(_, key)| key.state != KeyState::Destroyed) {
+            let taken = "a key of this name exists, or is not destroyed yet, and is not overwritten: restore under another name";
+            return Err(Refusal::new(Cause::BadRequest, taken));
+        }
+        Ok(())
     }
 
     fn plan_restore(

@@ -133,7 +133,7 @@ impl Lifecycle {
             StoreJob::Import(call, request) => self.import(call, &request),
             StoreJob::Export(call, kid, request) => self.export(call, &kid, &request),
             StoreJob::Backup(call, kid, request) => self.backup(call, &kid, &request),
-            StoreJob::Restore(call, request) => self.restore(call, &request),
+            StoreJob::Restore(call, request, purposes) => self.restore(call, &request, purposes),
             StoreJob::Due(kid) => self.due(&kid),
             StoreJob::RotateLogKey(call, request) => self.rotate_log_key(call, &request),
             StoreJob::IssuerPolicy(call, brought) => self.put_policy(call, *brought),

@@ -78,7 +78,7 @@ impl Planner<'_> {
     /// which it is decided.
     pub fn plan(&self, kid: &Kid, request: &KeyRequest, by: By<'_>) -> Result<Plan, PlanError> {
         let access = &self.store.known(kid)?.access;
-        let approvers = match request.op().key_op() {
+        let approvers = match request.op().gated() {
             Some(op) => approved(access, (op, by, self.now), &request.body_hash(kid))?,
             None => None,
         };
@@ -116,7 +116,7 @@ impl Planner<'_> {
             }
             KeyRequest::Destroy(destroy) => Ok(self.destroy(kid, meta, destroy)?),
             KeyRequest::SetAlias(alias, ask) => Ok(self.set_alias(by, kid, meta, (alias, ask))?),
-            KeyRequest::DeleteAlias(alias, _) => Ok(delete_alias(kid, meta, alias)?),
+            KeyRequest::DeleteAlias(alias) => Ok(delete_alias(kid, meta, alias)?),
             KeyRequest::PutPolicy(ask) => Ok(self.plan_policy(by, kid, meta, ask)?),
             KeyRequest::MakeGrant(ask) => Ok(self.plan_grant(by, kid, meta, ask)?),
             KeyRequest::RetireGrant(grant, _) => Ok(self.plan_retire_grant(by, kid, meta, *grant)?),

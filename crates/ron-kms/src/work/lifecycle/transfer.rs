@@ -7,10 +7,11 @@ use ron_custody::store::{PlanError, StoreError};
 use ron_custody::{Cause, Refusal};
 use ron_http::Response;
 use ron_proto::kms::{
-    Bytes, ExportAnswer, ExportKey, ImportKey, KeyOp, KeyState, WRAPPED_BYTES_MAX,
+    Bytes, ExportAnswer, ExportKey, GatedOp, ImportKey, KeyOp, KeyState, WRAPPED_BYTES_MAX,
 };
 use ron_proto::values::{Kid, OpId, Timestamp};
 use serde::{Deserialize, Serialize};
+use uuid::Uuid;
 
 use super::plan::{By, Plan, approved};
 use super::{Change, Lifecycle, draft_of, store_down};
@@ -99,9 +100,11 @@ impl Lifecycle {
         ask: &ImportKey,
     ) -> Result<SecretBytes, Refusal> {
         let refuse = |detail| Refusal::new(Cause::WrappedRefused, detail);
-        self.authorise(call, by, Some(KeyOp::Import))?;
         let index = self.kms.index.load();
         let key = index.find(&call.caller, by)?;
+        // Not `authorise`: an alias of the request names the key to import into.
+        let asked = By::of(call, OpId(Uuid::nil()));
+        self.planner().allows(asked, by, KeyOp::Import)?;
         if !by.alg.is_oaep() {
             return Err(refuse(
                 "a wrapping key of the service is of an rsa-oaep algorithm",
@@ -157,7 +160,7 @@ impl Lifecycle {
         let meta = self.store.known(kid)?;
         let by = By::of(call, change.op_id);
         let now = Timestamp(self.kms.clock.unix_ms());
-        draft.context = approved(&meta.access, (KeyOp::Export, by, now), &change.body)?;
+        draft.context = approved(&meta.access, (GatedOp::Export, by, now), &change.body)?;
         let version = ask.version.unwrap_or(meta.head);
         draft.version = Some(version);
         let Some(recipient) = &ask.recipient else {

@@ -6,7 +6,7 @@ use ron_custody::rights::may_do;
 use ron_custody::store::{Change, Meta};
 use ron_custody::{Cause, Refusal};
 use ron_proto::jcs;
-use ron_proto::kms::{Approve, AskApproval, KeyOp};
+use ron_proto::kms::{Approve, AskApproval, GatedOp};
 use ron_proto::values::{Kid, OpId, Timestamp};
 use serde::Serialize;
 
@@ -19,7 +19,7 @@ const BODY_BYTES_MAX: usize = 32 * 1024;
 
 /// The request that is asked for.
 struct Asked {
-    op: KeyOp,
+    op: GatedOp,
     id: Option<OpId>,
     sha256: [u8; 32],
     body: String,
@@ -29,7 +29,7 @@ impl Asked {
     fn new(op: Op, kid: &Kid, id: Option<OpId>, body: &impl Serialize) -> Option<Self> {
         let canonical = jcs::to_vec(body).expect("a request holds strings and integers");
         Some(Self {
-            op: op.key_op()?,
+            op: op.gated()?,
             id,
             sha256: body_hash(op, &kid.to_string(), body),
             body: String::from_utf8(canonical).ok()?,
@@ -51,7 +51,7 @@ impl Asked {
 /// The approvers of an operation, for its leaf; `None` where it needs none.
 pub fn approved(
     access: &Access,
-    (op, by, now): (KeyOp, By<'_>, Timestamp),
+    (op, by, now): (GatedOp, By<'_>, Timestamp),
     body: &[u8; 32],
 ) -> Result<Option<String>, Refusal> {
     let operation_sha256 = hex::encode(body);
@@ -85,7 +85,7 @@ impl Planner<'_> {
         let Some(rule) = meta
             .access
             .approval_rule()
-            .filter(|rule| rule.gates(asked.op))
+            .filter(|rule| rule.gates(asked.op.key_op()))
         else {
             return bad("this operation of the key needs no approvals; send the request itself");
         };
@@ -99,8 +99,9 @@ impl Planner<'_> {
         if let Some(fault) = policy.and_then(|policy| policy.faults().into_iter().next()) {
             return bad(&format!("`policy`: {fault}"));
         }
-        may_do(by.caller, asked.op)?;
-        self.allows(by, kid, asked.op)?;
+        let wanted = asked.op.key_op();
+        may_do(by.caller, wanted)?;
+        self.allows(by, kid, wanted)?;
         let operation_sha256 = hex::encode(asked.sha256);
         let context = format!(
             "request={id} op={} operation_sha256={operation_sha256}",
