@@ -23,10 +23,9 @@ fn lines(page: &str) -> Vec<Line> {
         .skip_while(|line| !line.starts_with("| request |"));
     let rows = rows.skip(2).take_while(|line| line.starts_with('|'));
     rows.map(|row| {
-        let cells: Vec<String> = row
-            .trim_matches('|')
-            .split(" | ")
-            .map(|cell| cell.trim_matches([' ', '|', '*']).replace('`', ""))
+        let cells = row.split('|').skip(1);
+        let cells: Vec<String> = cells
+            .map(|cell| cell.trim_matches([' ', '*']).replace('`', ""))
             .collect();
         let part = |text: &str, n: usize| {
             let found = text.split_whitespace().nth(n);

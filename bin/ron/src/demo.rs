@@ -46,9 +46,12 @@ const CALL: Duration = Duration::from_secs(20);
 /// Maximum wait for the settlement of one epoch.
 const SETTLE: Duration = Duration::from_secs(120);
 
-/// Fund a pool, move money, pay out five real epochs, verify everything.
+/// Fund a pool, move money, pay out five real epochs, verify everything. The payouts stay in the ledger for ever: use a data directory
+/// of its own.
 #[derive(Args)]
-#[command(after_help = "Examples:\n  ron up &\n  ron demo\n  ron demo --json")]
+#[command(
+    after_help = "Examples:\n  ron up &\n  ron demo\n  ron up --data-dir /tmp/trial --base-port 0 &\n  ron demo --data-dir /tmp/trial --json"
+)]
 pub struct DemoArgs {
     /// Data directory of the running `ron up`.
     #[arg(long)]

@@ -131,9 +131,26 @@ pub fn run(args: &InitArgs) -> Result<(), String> {
     if let Some(wanted) = args.base_port.filter(|port| *port != 0) {
         has_ports(&layout, wanted)?;
     }
-    let what = if made { "made" } else { "already complete:" };
-    println!("{what} {}", layout.root.display());
+    let root = layout.root.display();
+    if !made {
+        println!("already complete: {root}");
+        return Ok(());
+    }
+    println!("made {root}\n{}", keep_safe(&layout));
+    println!(
+        "next:\n  ron doctor --data-dir {root}\n  ron up --data-dir {root}\n  ron token --data-dir {root} --audience svc-wallet"
+    );
     Ok(())
+}
+
+/// The files of a new data directory of which its operator should have copies.
+pub fn keep_safe(layout: &Layout) -> String {
+    let seal = layout.data("ron-kms").join("seal.key");
+    format!(
+        "keep copies in another place:\n  {}   secret: without it no backup of the keys can be opened\n  {}   public: verifies the logs of a backup",
+        seal.display(),
+        verifiers::path(layout).display()
+    )
 }
 
 /// Existing configuration files are kept, so a requested port that they do not have is an error.

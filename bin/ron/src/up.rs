@@ -88,16 +88,16 @@ fn until_stopped(args: &UpArgs) -> Result<u8, Failed> {
 
 /// Prints the addresses. A closed standard output is no error.
 fn announce(layout: &Layout, fleet: &Fleet, made: bool, ready: bool) {
-    let mut text = format!(
-        "{} {}\n",
-        if made { "made" } else { "using" },
-        layout.root.display()
-    );
+    let root = layout.root.display();
+    let mut text = if made {
+        format!("made {root}\n{}\n", init::keep_safe(layout))
+    } else {
+        format!("using {root}\n")
+    };
     for e in &fleet.endpoints.services {
         let _ = writeln!(text, "  {:<13} {}   health {}", e.service, e.api, e.health);
     }
     let console = fleet.endpoints.of(svc_admin::settings::TABLE.service);
-    let root = layout.root.display();
     let last = if ready {
         "ready".to_owned()
     } else {
