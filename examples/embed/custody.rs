@@ -62,6 +62,7 @@ fn sign(custody: &Custody, invoice: &[u8]) -> Result<(), Failure> {
         backend: None,
         payload: PayloadPolicy::Any,
         exportable: false,
+        derived: false,
         rotate_every: None,
         op_id: OpId::from_name("the key that signs invoices"),
     };

@@ -2,7 +2,7 @@
 //! and nothing but an object is accepted.
 
 use ron_proto::kms::{
-    AttestRequest, CreateKey, DatakeyRequest, DestroyKey, ExportKey, HmacRequest,
+    AttestRequest, CreateKey, DatakeyRequest, DeriveRequest, DestroyKey, ExportKey, HmacRequest,
     HmacVerifyRequest, ImportKey, PutIssuerPolicy, RandomRequest, RetireKey, RewrapRequest,
     RotateLogKey, RotateRequest, SignBatch, SignRequest, UnwrapBatch, UnwrapRequest, UpdateKey,
     VerifyBatch, VerifyRawRequest, VerifyRequest, WrapBatch, WrapRequest,
@@ -38,6 +38,7 @@ pub fn run(data: &[u8]) {
         check::<UnwrapBatch>,
         check::<RewrapRequest>,
         check::<DatakeyRequest>,
+        check::<DeriveRequest>,
         check::<HmacRequest>,
         check::<HmacVerifyRequest>,
         check::<RandomRequest>,

@@ -115,7 +115,7 @@ class Caller:
 
 def keys(caller):
     """A key of each algorithm, under the native API and under Vault's; values that belong together, and whole requests."""
-    algs = ["ed25519", "ecdsa-p256", "ml-dsa-65", "aes256-gcm", "x25519+ml-kem-768", "hmac-sha256"]
+    algs = ["ed25519", "ecdsa-p256", "ml-dsa-65", "aes256-gcm", "x25519+ml-kem-768", "hmac-sha256", "ecdh-p256", "hkdf-sha256"]
 
     def make(purpose):
         made = []
@@ -159,6 +159,10 @@ def native(caller, keys):
     add("datakey", {"key": keys["aes256-gcm"], "bytes": 32})
     mac = add("hmac", {"key": keys["hmac-sha256"], **message})["mac"]
     add("hmac/verify", {"key": keys["hmac-sha256"], **message, "mac": mac})
+    peer = caller.call("ron-kms", "GET", f"/v1/kms/keys/{keys['ecdh-p256']}")[0]["versions"][0]["public_key"]
+    for alg, inputs in (("ecdh-p256", {"peer_public": peer}), ("hkdf-sha256", {"salt": "c2FsdA"})):
+        for output in ({"hmac": message}, {"wrap": {"key": keys["aes256-gcm"], "aad": "YWFk"}}):
+            add("derive", {"key": keys[alg], "info": "aW5mbw", "output": output, **inputs})
     return wholes
 
 

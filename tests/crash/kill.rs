@@ -99,6 +99,7 @@ fn journal_key(fleet: &Fleet) -> Kid {
         alg: Alg::Ed25519,
         payload: PayloadPolicy::Any,
         exportable: false,
+        derived: false,
         rotate_every: None,
         backend: None,
         op_id: OpId(uuid::Uuid::from_u128(7)),

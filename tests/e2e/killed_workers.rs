@@ -137,6 +137,7 @@ impl Signing {
             alg: Alg::Ed25519,
             payload: PayloadPolicy::Any,
             exportable: false,
+            derived: false,
             rotate_every: None,
             backend: None,
             op_id: OpId(uuid::Uuid::from_u64_pair(0, 1)),

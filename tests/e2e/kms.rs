@@ -101,6 +101,7 @@ impl Kms {
             alg,
             payload: PayloadPolicy::Any,
             exportable: false,
+            derived: false,
             rotate_every: None,
             backend: None,
             op_id: op_id(),

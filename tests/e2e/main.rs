@@ -18,6 +18,7 @@ mod bad_input;
 mod clock;
 mod console;
 mod demo;
+mod derive;
 mod disk_faults;
 mod disk_full;
 mod disk_hangs;

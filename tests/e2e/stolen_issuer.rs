@@ -449,7 +449,9 @@ fn batches_and_the_routes_of_vault_sign_nothing_more() {
     }
     let (status, said) = vault(Method::POST, "random", &json!({}));
     assert_eq!(status, 403, "{said}");
-    for path in ["wrap", "unwrap", "rewrap", "datakey", "hmac", "random"] {
+    for path in [
+        "wrap", "unwrap", "rewrap", "datakey", "hmac", "derive", "random",
+    ] {
         let reply = thief.call(Method::POST, path, &json!({"key": issuer}));
         assert!(
             matches!(reply.status, 400 | 403 | 404),

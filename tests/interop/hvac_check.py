@@ -81,6 +81,32 @@ def data_keys(transit):
     print("data keys")
 
 
+def derived_keys(transit):
+    transit.create_key(name="rows", derived=True)
+    shown = transit.read_key(name="rows")["data"]
+    assert shown["derived"] and shown["kdf"] == "hkdf_sha256", shown
+    one, two = b64(b"row 1"), b64(b"row 2")
+    sealed = transit.encrypt_data(name="rows", plaintext=b64(b"x"), context=one)["data"]["ciphertext"]
+    opened = transit.decrypt_data(name="rows", ciphertext=sealed, context=one)["data"]["plaintext"]
+    assert base64.b64decode(opened) == b"x"
+    refused(hvac.exceptions.InvalidRequest, transit.decrypt_data, name="rows", ciphertext=sealed, context=two)
+    missing = refused(hvac.exceptions.InvalidRequest, transit.decrypt_data, name="rows", ciphertext=sealed)
+    assert "missing 'context'" in missing.errors[0], missing
+    transit.rotate_key(name="rows")
+    moved = transit.rewrap_data(name="rows", ciphertext=sealed, context=one)["data"]["ciphertext"]
+    assert moved.startswith("vault:v2:")
+    batch = [{"plaintext": b64(b"x"), "context": c} for c in (one, two)]
+    made = transit.encrypt_data(name="rows", batch_input=batch)["data"]["batch_results"]
+    back = [{"ciphertext": r["ciphertext"], "context": c} for r, c in zip(made, (one, two))]
+    plain = transit.decrypt_data(name="rows", batch_input=back)["data"]["batch_results"]
+    assert [r["plaintext"] for r in plain] == [b64(b"x")] * 2
+    fresh = transit.generate_data_key(name="rows", key_type="plaintext", context=two)["data"]
+    assert transit.decrypt_data(name="rows", ciphertext=fresh["ciphertext"], context=two)["data"]["plaintext"] == fresh["plaintext"]
+    same = refused(hvac.exceptions.InvalidRequest, transit.create_key, name="same", derived=True, convergent_encryption=True)
+    assert "convergent_encryption" in same.errors[0], same
+    print("derived keys")
+
+
 def signatures(transit):
     kinds = [("doc", "ed25519"), ("cert", "ecdsa-p256"), ("root", "ecdsa-p384"), ("tls", "rsa-2048"), ("pq", "ml-dsa")]
     for name, kind in kinds:
@@ -188,7 +214,7 @@ def history(transit):
 
 def keys(transit, old):
     names = transit.list_keys()["data"]["keys"]
-    assert names == ["again", "cert", "doc", "mail", "pq", "root", "tag", "tls"], names
+    assert names == ["again", "cert", "doc", "mail", "pq", "root", "rows", "tag", "tls"], names
     mail = transit.read_key(name="mail")["data"]
     assert (mail["type"], mail["latest_version"], mail["supports_encryption"]) == ("aes256-gcm96", 2, True)
     assert sorted(mail["keys"]) == ["1", "2"] and isinstance(mail["keys"]["1"], int)
@@ -227,6 +253,7 @@ assert client.is_authenticated()
 api = client.secrets.transit
 first = encryption(api)
 data_keys(api)
+derived_keys(api)
 signatures(api)
 macs(api)
 history(api)

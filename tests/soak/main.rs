@@ -180,6 +180,7 @@ fn prepare(load: &Load<'_>) -> Kid {
         alg: Alg::Ed25519,
         payload: PayloadPolicy::Any,
         exportable: false,
+        derived: false,
         rotate_every: None,
         backend: None,
         op_id: op_id(1),

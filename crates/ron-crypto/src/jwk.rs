@@ -10,8 +10,18 @@ use crate::rsa::RsaPublic;
 /// The thumbprint of an Ed25519 public key, in base64url.
 #[must_use]
 pub fn thumbprint_okp(x: &[u8; 32]) -> String {
+    okp("Ed25519", x)
+}
+
+/// The thumbprint of an X25519 public key, in base64url.
+#[must_use]
+pub fn thumbprint_x25519(x: &[u8; 32]) -> String {
+    okp("X25519", x)
+}
+
+fn okp(crv: &str, x: &[u8; 32]) -> String {
     let x = URL_SAFE_NO_PAD.encode(x);
-    thumbprint(&format!(r#"{{"crv":"Ed25519","kty":"OKP","x":"{x}"}}"#))
+    thumbprint(&format!(r#"{{"crv":"{crv}","kty":"OKP","x":"{x}"}}"#))
 }
 
 /// The thumbprint of a public key on a curve, given as an uncompressed point (`04 || x || y`), in base64url.

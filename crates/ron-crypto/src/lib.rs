@@ -11,6 +11,7 @@
 pub mod aead;
 pub mod ct;
 pub mod der;
+pub mod ecdh;
 pub mod ecdsa;
 pub mod hash;
 pub mod hpke;
@@ -25,6 +26,7 @@ pub mod secret;
 pub mod sign;
 pub mod wrap;
 
+pub use ecdh::{EcdhGroup, EcdhKey};
 pub use ecdsa::{Curve, EcKey};
 pub use hash::{Hashed, Sha2};
 pub use mldsa::{MlDsaKey, MlDsaSet};

@@ -168,9 +168,9 @@ impl Verdict {
 pub const fn scope_of(op: KeyOp) -> &'static str {
     match op {
         KeyOp::Read | KeyOp::Attest => scope::KMS_READ,
-        KeyOp::Sign | KeyOp::Hmac | KeyOp::Derive => scope::KMS_SIGN,
+        KeyOp::Sign | KeyOp::Hmac => scope::KMS_SIGN,
         KeyOp::Verify | KeyOp::HmacVerify => scope::KMS_VERIFY,
-        KeyOp::Wrap | KeyOp::Rewrap | KeyOp::Datakey => scope::KMS_WRAP,
+        KeyOp::Wrap | KeyOp::Rewrap | KeyOp::Datakey | KeyOp::Derive => scope::KMS_WRAP,
         KeyOp::Unwrap => scope::KMS_UNWRAP,
         KeyOp::Create => scope::KMS_CREATE,
         KeyOp::Rotate => scope::KMS_ROTATE,

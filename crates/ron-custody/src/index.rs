@@ -110,6 +110,8 @@ pub struct Key {
     pub exportable: bool,
     /// Whether its first version was imported.
     pub imported: bool,
+    /// Whether each use has a key of its own, derived from a context; only Vault's paths name one.
+    pub derived: bool,
     /// Schedule of automatic rotation.
     pub rotation: Option<Rotation>,
     /// Set while the last version is published but does not sign yet.
@@ -313,6 +315,7 @@ impl Key {
             attestation: self.attestation.as_str().to_owned(),
             exportable: self.exportable,
             imported: self.imported,
+            derived: self.derived,
             created: self.created,
             rotation: self.rotation.map(|rotation| RotationDoc {
                 every: rotation.every,
@@ -509,6 +512,7 @@ mod tests {
             labels: Arc::default(),
             exportable: false,
             imported: false,
+            derived: false,
             rotation: None,
             waiting: None,
             min_verify: 1,

@@ -72,7 +72,7 @@ ron_service::settings! {
         /// Maximum time of one append in the database; after it the outcome is not known yet.
         "log.commit_within" => log_commit_within: Duration = "3s", range("100ms", "1m"), restart(Clients);
         /// Algorithms that new keys may have.
-        "algs" => algs: Vec<Alg> = "ed25519,ecdsa-p256,ecdsa-p384,ecdsa-secp256k1,rsa-2048,rsa-3072,rsa-4096,ml-dsa-44,ml-dsa-65,ml-dsa-87,ed25519+ml-dsa-65,aes128-gcm,aes256-gcm,chacha20-poly1305,aes256-kwp,x25519-hkdf-aes256-gcm,x25519+ml-kem-768,hmac-sha256,hmac-sha384,hmac-sha512,rsa-oaep-2048,rsa-oaep-3072,rsa-oaep-4096", restart(Devices);
+        "algs" => algs: Vec<Alg> = "ed25519,ecdsa-p256,ecdsa-p384,ecdsa-secp256k1,rsa-2048,rsa-3072,rsa-4096,ml-dsa-44,ml-dsa-65,ml-dsa-87,ed25519+ml-dsa-65,aes128-gcm,aes256-gcm,chacha20-poly1305,aes256-kwp,x25519-hkdf-aes256-gcm,x25519+ml-kem-768,hmac-sha256,hmac-sha384,hmac-sha512,rsa-oaep-2048,rsa-oaep-3072,rsa-oaep-4096,ecdh-p256,ecdh-p384,ecdh-x25519,hkdf-sha256", restart(Devices);
         /// Threads that sign; 0 means one per core.
         "signers" => signers: usize = "0", range("0", "64"), restart(Threads);
         /// Sign requests waiting for a signer; full means 429.

@@ -88,6 +88,7 @@ fn make_key(kms: &KmsClient, number: u8, purpose: &str, payload: PayloadPolicy) 
         alg: Alg::Ed25519,
         payload,
         exportable: false,
+        derived: false,
         rotate_every: None,
         backend: None,
         op_id: op_id.parse().expect("an operation id"),

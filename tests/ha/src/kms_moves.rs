@@ -176,6 +176,7 @@ fn make(client: &KmsClient, number: u128, alg: Alg) -> KeyDoc {
         alg,
         payload: PayloadPolicy::Any,
         exportable: false,
+        derived: false,
         rotate_every: None,
         backend: None,
         op_id: id(number),

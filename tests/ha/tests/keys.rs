@@ -96,6 +96,7 @@ fn create(number: u128, alg: Alg) -> CreateKey {
         alg,
         payload: PayloadPolicy::Any,
         exportable: false,
+        derived: false,
         rotate_every: None,
         backend: None,
         op_id: id(number),

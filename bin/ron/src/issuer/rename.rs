@@ -175,6 +175,7 @@ fn successor(kms: &KmsClient, old: &Kid, before: &str, name: &str) -> Result<Kid
             ..policy
         }),
         exportable: doc.exportable,
+        derived: false,
         rotate_every: doc
             .rotation
             .map(|rotation| RotateEvery::Every(rotation.every)),

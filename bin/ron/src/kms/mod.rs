@@ -5,6 +5,7 @@ mod access;
 mod approvals;
 mod birth;
 mod csr;
+mod derive;
 mod migrate;
 mod names;
 mod show;
@@ -36,7 +37,7 @@ const WAIT: Duration = Duration::from_secs(10);
 /// Make, use, rotate, retire, destroy, import, export, back up and restore keys.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  KEY=$(ron kms create --purpose app --alg ed25519 --rotate-every 30d)\n  ron kms list --state active --tag team=web\n  ron kms update $KEY --tag team=web --description 'invoices'\n  ron kms alias set app $KEY && ron kms sign alias/app --file invoice.pdf\n  SIG=$(ron kms sign $KEY --file release.tar.gz)\n  ron kms verify $KEY --file release.tar.gz --signature $SIG\n  ron kms rotate $KEY --expected-head 1\n  ron kms destroy $KEY --delay 7d && ron kms cancel $KEY\n  ron kms import --purpose app --alg ed25519 old-key.pem\n  ron kms export $KEY --to recipient.pub --out key.wrapped\n  ron kms backup $KEY --out key.backup && ron kms restore key.backup"
+    after_help = "Examples:\n  KEY=$(ron kms create --purpose app --alg ed25519 --rotate-every 30d)\n  ron kms list --state active --tag team=web\n  ron kms update $KEY --tag team=web --description 'invoices'\n  ron kms alias set app $KEY && ron kms sign alias/app --file invoice.pdf\n  SIG=$(ron kms sign $KEY --file release.tar.gz)\n  ron kms verify $KEY --file release.tar.gz --signature $SIG\n  ron kms derive alias/agree --peer theirs.pem --info 'orders v1' --wrap-with alias/kek\n  ron kms rotate $KEY --expected-head 1\n  ron kms destroy $KEY --delay 7d && ron kms cancel $KEY\n  ron kms import --purpose app --alg ed25519 old-key.pem\n  ron kms export $KEY --to recipient.pub --out key.wrapped\n  ron kms backup $KEY --out key.backup && ron kms restore key.backup"
 )]
 pub struct KmsArgs {
     #[command(subcommand)]
@@ -90,6 +91,9 @@ enum Command {
     /// Check signatures; the exit code says whether they are valid.
     #[command(disable_version_flag = true)]
     Verify(sign::VerifyArgs),
+    /// Derive a secret by key agreement or HKDF, and print it wrapped, or a MAC under it.
+    #[command(disable_version_flag = true)]
+    Derive(derive::DeriveArgs),
     /// Stop signing with a key; it still verifies.
     Retire(ChangeArgs),
     /// Disable a key now and destroy its secrets after a delay; or those of old versions of a key that goes on.
@@ -365,6 +369,7 @@ pub fn run(args: KmsArgs) -> Result<(), String> {
                 json,
             )
         }
+        Command::Derive(ask) => derive::run(&kms, ask, json),
         Command::Retire(ask) => {
             let answer = kms.retire(&named(&kms, &ask.key)?, &retire(&ask.once), deadline());
             show::changed(&explain(answer)?, json)
@@ -492,6 +497,7 @@ fn create(kms: &KmsClient, new: CreateArgs, json: bool) -> Result<(), String> {
         alg: new.alg,
         payload: new.payload,
         exportable: new.exportable,
+        derived: false,
         rotate_every: new.rotate_every,
         backend: new.backend,
         op_id: op_id(new.op_id),

@@ -315,20 +315,28 @@ pub fn read_private_key(path: &Path, alg: Alg) -> Result<SecretBytes, String> {
     let der = der.map_err(|e| format!("{}: {e}", path.display()))?;
     match alg {
         _ if alg.is_ecdsa() || alg.is_rsa() || alg.is_oaep() => Ok(der),
-        // RFC 8410: the seed ends the document, after a fixed prefix of 16 bytes.
-        Alg::Ed25519 if der.len() == 48 && der.expose()[..16] == ED25519_FRONT => {
+        Alg::EcdhP256 | Alg::EcdhP384 => Ok(der),
+        // RFC 8410: the seed or scalar ends the document, after a fixed prefix of 16 bytes.
+        Alg::Ed25519 if der.len() == 48 && der.expose()[..16] == front(0x70) => {
+            Ok(SecretBytes::from_slice(&der.expose()[16..]))
+        }
+        Alg::EcdhX25519 if der.len() == 48 && der.expose()[..16] == front(0x6e) => {
             Ok(SecretBytes::from_slice(&der.expose()[16..]))
         }
         _ => Err(format!(
-            "{}: a PEM file must hold an Ed25519, ECDSA or RSA key; give other keys as raw bytes",
+            "{}: a PEM file must hold a key of {alg}, which is one of RSA or on a curve; give other keys as raw bytes",
             path.display()
         )),
     }
 }
 
-const ED25519_FRONT: [u8; 16] = [
-    0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20,
-];
+/// PKCS#8 before 32 bytes of an algorithm of RFC 8410, whose identifier ends in `arc`.
+const fn front(arc: u8) -> [u8; 16] {
+    [
+        0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, arc, 0x04, 0x22, 0x04,
+        0x20,
+    ]
+}
 
 /// The document in a PEM file; `None` if it is not a PEM file.
 fn from_pem(bytes: &[u8]) -> Option<Result<SecretBytes, String>> {

@@ -10,13 +10,20 @@ use ron_crypto::hpke::{HpkeKey, Kem};
 use ron_crypto::mldsa::verify_mldsa;
 use ron_crypto::secret::{Secret32, SecretBytes};
 use ron_crypto::sign::{Ed25519Key, verify_ed25519_strict};
-use ron_crypto::{Curve, EcKey, MlDsaKey, MlDsaSet, OaepKey, RsaKey, RsaPublic, RsaSize, jwk, pem};
+use ron_crypto::{
+    Curve, EcKey, EcdhGroup, EcdhKey, MlDsaKey, MlDsaSet, OaepKey, RsaKey, RsaPublic, RsaSize, jwk,
+    pem,
+};
 use ron_kernel::Random;
 use ron_proto::kms::{Bytes, Jwk, Scheme, Signature};
 use ron_proto::values::Alg;
 
 use super::input::{DeviceInput, Input, hash_of, padding_of};
 use super::jwt::jws_alg;
+use super::parameters::{
+    alg_of, alg_of_curve, alg_of_group, alg_of_kem, alg_of_oaep, alg_of_size, curve_of, group_of,
+    kem_of, mldsa_set, oaep_size_of, public_len, size_of,
+};
 use super::symmetric::{SymmetricKey, symmetric_len};
 
 /// A private key in memory. Never printed, and serialised only sealed.
@@ -33,125 +40,13 @@ pub enum SecretKey {
     Kem(HpkeKey),
     /// An RSA key that decrypts and does not sign.
     Oaep(OaepKey),
+    /// A key that agrees with another on a shared secret.
+    Ecdh(EcdhKey),
 }
 
 impl std::fmt::Debug for SecretKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("[secret]")
-    }
-}
-
-/// The parameter set of an ML-DSA algorithm.
-const fn mldsa_set(alg: Alg) -> Option<MlDsaSet> {
-    match alg {
-        Alg::MlDsa44 => Some(MlDsaSet::L44),
-        Alg::MlDsa65 => Some(MlDsaSet::L65),
-        Alg::MlDsa87 => Some(MlDsaSet::L87),
-        _ => None,
-    }
-}
-
-const fn alg_of(set: MlDsaSet) -> Alg {
-    match set {
-        MlDsaSet::L44 => Alg::MlDsa44,
-        MlDsaSet::L65 => Alg::MlDsa65,
-        MlDsaSet::L87 => Alg::MlDsa87,
-    }
-}
-
-/// The curve of an ECDSA algorithm.
-pub const fn curve_of(alg: Alg) -> Option<Curve> {
-    match alg {
-        Alg::EcdsaP256 => Some(Curve::P256),
-        Alg::EcdsaP384 => Some(Curve::P384),
-        Alg::EcdsaSecp256k1 => Some(Curve::Secp256k1),
-        _ => None,
-    }
-}
-
-const fn alg_of_curve(curve: Curve) -> Alg {
-    match curve {
-        Curve::P256 => Alg::EcdsaP256,
-        Curve::P384 => Alg::EcdsaP384,
-        Curve::Secp256k1 => Alg::EcdsaSecp256k1,
-    }
-}
-
-/// The length of an RSA algorithm's modulus.
-pub const fn size_of(alg: Alg) -> Option<RsaSize> {
-    match alg {
-        Alg::Rsa2048 => Some(RsaSize::Bits2048),
-        Alg::Rsa3072 => Some(RsaSize::Bits3072),
-        Alg::Rsa4096 => Some(RsaSize::Bits4096),
-        _ => None,
-    }
-}
-
-const fn alg_of_size(size: RsaSize) -> Alg {
-    match size {
-        RsaSize::Bits2048 => Alg::Rsa2048,
-        RsaSize::Bits3072 => Alg::Rsa3072,
-        RsaSize::Bits4096 => Alg::Rsa4096,
-    }
-}
-
-/// The modulus of an algorithm that encrypts to an RSA key.
-pub const fn oaep_size_of(alg: Alg) -> Option<RsaSize> {
-    match alg {
-        Alg::RsaOaep2048 => Some(RsaSize::Bits2048),
-        Alg::RsaOaep3072 => Some(RsaSize::Bits3072),
-        Alg::RsaOaep4096 => Some(RsaSize::Bits4096),
-        _ => None,
-    }
-}
-
-const fn alg_of_oaep(size: RsaSize) -> Alg {
-    match size {
-        RsaSize::Bits2048 => Alg::RsaOaep2048,
-        RsaSize::Bits3072 => Alg::RsaOaep3072,
-        RsaSize::Bits4096 => Alg::RsaOaep4096,
-    }
-}
-
-/// The KEM of an HPKE algorithm.
-pub const fn kem_of(alg: Alg) -> Option<Kem> {
-    match alg {
-        Alg::X25519HkdfAes256Gcm => Some(Kem::X25519),
-        Alg::X25519MlKem768 => Some(Kem::XWing),
-        _ => None,
-    }
-}
-
-const fn alg_of_kem(kem: Kem) -> Alg {
-    match kem {
-        Kem::X25519 => Alg::X25519HkdfAes256Gcm,
-        Kem::XWing => Alg::X25519MlKem768,
-    }
-}
-
-/// Bytes of a public key of `alg`, 0 for symmetric keys.
-pub const fn public_len(alg: Alg) -> usize {
-    match alg {
-        Alg::Ed25519 => 32,
-        Alg::EcdsaP256 => Curve::P256.public_len(),
-        Alg::EcdsaP384 => Curve::P384.public_len(),
-        Alg::EcdsaSecp256k1 => Curve::Secp256k1.public_len(),
-        Alg::Rsa2048 | Alg::RsaOaep2048 => RsaSize::Bits2048.public_len(),
-        Alg::Rsa3072 | Alg::RsaOaep3072 => RsaSize::Bits3072.public_len(),
-        Alg::Rsa4096 | Alg::RsaOaep4096 => RsaSize::Bits4096.public_len(),
-        Alg::MlDsa44 => MlDsaSet::L44.public_len(),
-        Alg::MlDsa65 => MlDsaSet::L65.public_len(),
-        Alg::MlDsa87 => MlDsaSet::L87.public_len(),
-        Alg::Ed25519MlDsa65 => 32 + MlDsaSet::L65.public_len(),
-        Alg::Aes128Gcm
-        | Alg::Aes256Gcm
-        | Alg::ChaCha20Poly1305
-        | Alg::Aes256Kwp
-        | Alg::HmacSha256
-        | Alg::HmacSha384
-        | Alg::HmacSha512 => 0,
-        Alg::X25519HkdfAes256Gcm => Kem::X25519.public_len(),
-        Alg::X25519MlKem768 => Kem::XWing.public_len(),
     }
 }
 
@@ -178,6 +73,11 @@ impl SecretKey {
                 let secret = key.to_bytes();
                 return (Self::Kem(key), secret);
             }
+            Alg::EcdhP256 | Alg::EcdhP384 | Alg::EcdhX25519 => {
+                let group = group_of(alg).expect("it has a group");
+                let (key, secret) = EcdhKey::generate(group, random);
+                return (Self::Ecdh(key), secret);
+            }
             Alg::Ed25519MlDsa65 => 64,
             Alg::Ed25519 | Alg::MlDsa44 | Alg::MlDsa65 | Alg::MlDsa87 => 32,
             Alg::Aes128Gcm
@@ -186,7 +86,8 @@ impl SecretKey {
             | Alg::Aes256Kwp
             | Alg::HmacSha256
             | Alg::HmacSha384
-            | Alg::HmacSha512 => symmetric_len(alg).expect("it is symmetric"),
+            | Alg::HmacSha512
+            | Alg::HkdfSha256 => symmetric_len(alg).expect("it is symmetric"),
         };
         let mut secret = SecretBytes::zeroed(length);
         random.fill(secret.expose_mut());
@@ -194,8 +95,8 @@ impl SecretKey {
         (key, secret)
     }
 
-    /// The key from its unsealed bytes (seeds, or PKCS#8 for ECDSA and RSA); `None` when they are not a
-    /// key of `alg`.
+    /// The key from its unsealed bytes (seeds and scalars, or PKCS#8 for RSA and on NIST's curves); `None` when they are not
+    /// a key of `alg`.
     pub fn from_secret(alg: Alg, secret: &SecretBytes) -> Option<Self> {
         let raw = secret.expose();
         let ed25519 = |seed: &[u8]| Some(Ed25519Key::from_seed(seed.try_into().ok()?));
@@ -228,6 +129,11 @@ impl SecretKey {
                     .ok()
                     .map(Self::Kem)
             }
+            Alg::EcdhP256 | Alg::EcdhP384 | Alg::EcdhX25519 => {
+                EcdhKey::from_secret(group_of(alg)?, raw)
+                    .ok()
+                    .map(Self::Ecdh)
+            }
             _ => mldsa(mldsa_set(alg)?, raw).map(Self::MlDsa),
         }
     }
@@ -252,6 +158,7 @@ impl SecretKey {
             Self::Symmetric(alg, _) => PublicKey::Hidden(*alg),
             Self::Kem(key) => PublicKey::Kem(key.kem(), key.public().into()),
             Self::Oaep(key) => PublicKey::Oaep(key.size(), key.public().into()),
+            Self::Ecdh(key) => PublicKey::Ecdh(key.group(), key.public().into()),
         }
     }
 
@@ -312,6 +219,8 @@ pub enum PublicKey {
     Kem(Kem, Arc<[u8]>),
     /// `RSAPublicKey` in DER, of a key that decrypts.
     Oaep(RsaSize, Arc<[u8]>),
+    /// 4, x, y; or the coordinate of X25519.
+    Ecdh(EcdhGroup, Arc<[u8]>),
     /// A symmetric key has no public half.
     Hidden(Alg),
 }
@@ -340,6 +249,9 @@ impl PublicKey {
             Alg::X25519HkdfAes256Gcm | Alg::X25519MlKem768 => {
                 Some(Self::Kem(kem_of(alg)?, raw.into()))
             }
+            Alg::EcdhP256 | Alg::EcdhP384 | Alg::EcdhX25519 => {
+                Some(Self::Ecdh(group_of(alg)?, raw.into()))
+            }
             _ => Some(Self::MlDsa(mldsa_set(alg)?, raw.into())),
         }
     }
@@ -352,7 +264,8 @@ impl PublicKey {
             | Self::MlDsa(_, raw)
             | Self::Hybrid(raw)
             | Self::Kem(_, raw)
-            | Self::Oaep(_, raw) => raw,
+            | Self::Oaep(_, raw)
+            | Self::Ecdh(_, raw) => raw,
             Self::Hidden(_) => &[],
         }
     }
@@ -366,6 +279,7 @@ impl PublicKey {
             Self::Hybrid(_) => Alg::Ed25519MlDsa65,
             Self::Kem(kem, _) => alg_of_kem(*kem),
             Self::Oaep(size, _) => alg_of_oaep(*size),
+            Self::Ecdh(group, _) => alg_of_group(*group),
             Self::Hidden(alg) => *alg,
         }
     }
@@ -390,9 +304,11 @@ impl PublicKey {
             Self::Rsa(_, raw) | Self::Oaep(_, raw) => pem::spki_pem_rsa(raw),
             Self::MlDsa(set, raw) => pem::spki_pem_mldsa(*set, raw),
             Self::Hybrid(_) => self.parts().iter().map(Self::pem).collect(),
-            Self::Kem(Kem::X25519, raw) => raw[..]
-                .try_into()
-                .map_or_else(|_| String::new(), pem::spki_pem_x25519),
+            Self::Kem(Kem::X25519, raw) => pem::spki_pem_x25519(coordinate(raw)),
+            Self::Ecdh(group, raw) => match group.curve() {
+                Some(curve) => pem::spki_pem_ec(curve, raw),
+                None => pem::spki_pem_x25519(coordinate(raw)),
+            },
             Self::Kem(Kem::XWing, _) | Self::Hidden(_) => String::new(),
         }
     }
@@ -406,13 +322,17 @@ impl PublicKey {
             Self::MlDsa(_, raw) => {
                 jwk::thumbprint_akp(jws_alg(self.alg(), None).unwrap_or_default(), raw)
             }
+            Self::Ecdh(group, raw) => match group.curve() {
+                Some(curve) => jwk::thumbprint_ec(curve, raw),
+                None => jwk::thumbprint_x25519(coordinate(raw)),
+            },
             Self::Hybrid(raw) | Self::Kem(_, raw) => URL_SAFE_NO_PAD.encode(sha256(raw)),
             Self::Hidden(_) => String::new(),
         }
     }
 
-    /// The key as a JWK with its thumbprint as `kid`; `None` for hybrids and for keys that do not sign. One of RSA names no `alg`,
-    /// because it signs in several ways.
+    /// The key as a JWK with its thumbprint as `kid`; `None` for hybrids and for keys that neither sign nor agree. One of RSA
+    /// names no `alg`, because it signs in several ways, and one for agreement none, because JOSE derives in other ways.
     pub fn jwk(&self) -> Option<Jwk> {
         let mut jwk = Jwk {
             kty: String::new(),
@@ -431,11 +351,15 @@ impl PublicKey {
                 (jwk.kty, jwk.crv) = ("OKP".into(), "Ed25519".into());
                 jwk.x = URL_SAFE_NO_PAD.encode(raw);
             }
-            Self::Ec(curve, raw) => {
-                let (x, y) = jwk::coordinates(*curve, raw);
-                (jwk.kty, jwk.crv) = ("EC".into(), curve.jwk_name().into());
-                jwk.x = URL_SAFE_NO_PAD.encode(x);
-                jwk.y = Some(URL_SAFE_NO_PAD.encode(y));
+            Self::Ec(curve, raw) => point(&mut jwk, *curve, raw),
+            Self::Ecdh(group, raw) => {
+                jwk.usage = "enc".into();
+                if let Some(curve) = group.curve() {
+                    point(&mut jwk, curve, raw);
+                } else {
+                    (jwk.kty, jwk.crv) = ("OKP".into(), "X25519".into());
+                    jwk.x = URL_SAFE_NO_PAD.encode(raw);
+                }
             }
             Self::Rsa(_, raw) => {
                 let RsaPublic { n, e } = rsa_parts(raw);
@@ -497,6 +421,19 @@ impl PublicKey {
     }
 }
 
+/// The coordinate of an X25519 key, whose length was checked when it was read.
+fn coordinate(raw: &[u8]) -> &[u8; 32] {
+    raw.try_into().expect("X25519 keys have 32 bytes")
+}
+
+/// The members of a JWK that hold a point.
+fn point(jwk: &mut Jwk, curve: Curve, raw: &[u8]) {
+    let (x, y) = jwk::coordinates(curve, raw);
+    (jwk.kty, jwk.crv) = ("EC".into(), curve.jwk_name().into());
+    jwk.x = URL_SAFE_NO_PAD.encode(x);
+    jwk.y = Some(URL_SAFE_NO_PAD.encode(y));
+}
+
 /// Modulus and exponent of a key that [`PublicKey::from_raw`] has read or the library made.
 fn rsa_parts(raw: &[u8]) -> RsaPublic<'_> {
     RsaPublic::read(raw).expect("it was read before")
@@ -551,11 +488,17 @@ mod tests {
             let message = Input::Message(b"message");
             assert!(again.sign(message, None).is_empty());
             assert!(!public.verify(message, None, b""));
-            assert_eq!(public.jwk(), None);
+            let jwk = public.jwk();
+            assert_eq!(jwk.is_some(), alg.is_ecdh(), "{alg}");
+            let shown = jwk.map(|jwk| (jwk.kid, jwk.usage));
+            let wanted = (public.thumbprint(), "enc".to_owned());
+            assert!(shown.is_none_or(|shown| shown == wanted), "{alg}");
             let pem = public.pem();
-            let has_form = alg == Alg::X25519HkdfAes256Gcm || alg.is_oaep();
+            let has_form = alg == Alg::X25519HkdfAes256Gcm || alg.is_oaep() || alg.is_ecdh();
             assert_eq!(pem.is_empty(), !has_form, "{alg}");
-            let short = SecretBytes::from_slice(&secret.expose()[1..]);
+            // A secret to derive from may be shorter than those that are made here.
+            let cut = if alg == Alg::HkdfSha256 { 17 } else { 1 };
+            let short = SecretBytes::from_slice(&secret.expose()[cut..]);
             assert!(SecretKey::from_secret(alg, &short).is_none(), "{alg}");
         }
     }

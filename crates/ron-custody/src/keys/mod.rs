@@ -1,10 +1,12 @@
 //! Key material, and the pure rules about it: formats, payload policies, counted uses.
 
+pub mod derive;
 pub mod envelope;
 mod input;
 mod jwt;
 mod material;
 pub mod note;
+mod parameters;
 pub mod payload;
 mod symmetric;
 mod use_numbers;
@@ -19,6 +21,8 @@ mod atomics {
 
 pub use input::{DeviceInput, Input, padding_of, sha2_of};
 pub use jwt::Head;
-pub use material::{PublicKey, SecretKey, curve_of, kem_of, oaep_size_of};
-pub(crate) use material::{public_len, shown, size_of};
+pub(crate) use material::shown;
+pub use material::{PublicKey, SecretKey};
+pub use parameters::{curve_of, group_of, kem_of, oaep_size_of};
+pub(crate) use parameters::{public_len, size_of};
 pub use symmetric::{SymmetricKey, aead_of, mac_of};

@@ -38,13 +38,24 @@ pub const fn mac_of(alg: Alg) -> Option<Sha2> {
     }
 }
 
-/// Bytes of a symmetric key; `None` for other algorithms. A key for MACs is as long as its hash.
+/// Bytes of a symmetric key that is made here; `None` for other algorithms. A key for MACs is as long as its hash.
 pub const fn symmetric_len(alg: Alg) -> Option<usize> {
     match (alg, aead_of(alg), mac_of(alg)) {
-        (Alg::Aes256Kwp, ..) => Some(32),
+        (Alg::Aes256Kwp | Alg::HkdfSha256, ..) => Some(32),
         (_, Some(aead), _) => Some(aead.key_len()),
         (_, _, Some(hash)) => Some(hash.size()),
         _ => None,
+    }
+}
+
+/// Lengths of a secret to derive from. Those that are made here have 32 bytes; others come in as they are.
+const HKDF_SECRET: std::ops::RangeInclusive<usize> = 16..=128;
+
+/// Whether `alg` has keys of this length.
+fn fits(alg: Alg, length: usize) -> bool {
+    match alg {
+        Alg::HkdfSha256 => HKDF_SECRET.contains(&length),
+        _ => symmetric_len(alg) == Some(length),
     }
 }
 
@@ -58,7 +69,7 @@ pub struct SymmetricKey {
 impl SymmetricKey {
     /// The key of these bytes, with no use numbers reserved; `None` when `alg` has no keys of this length.
     pub fn from_secret(alg: Alg, secret: &SecretBytes) -> Option<Self> {
-        if symmetric_len(alg) != Some(secret.len()) {
+        if !fits(alg, secret.len()) {
             return None;
         }
         Some(Self {

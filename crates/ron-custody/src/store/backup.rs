@@ -40,6 +40,8 @@ pub struct Facts {
     pub imported: bool,
     pub retired: bool,
     pub deletion_allowed: bool,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub derived: bool,
     pub min_verify: u32,
     pub min_wrap: u32,
     pub min_available: u32,
@@ -128,6 +130,7 @@ impl KeyStore {
             imported: meta.imported,
             retired: meta.retired,
             deletion_allowed: meta.deletion_allowed,
+            derived: meta.derived,
             min_verify: meta.min_verify,
             min_wrap: meta.min_wrap,
             min_available: meta.min_available,
@@ -241,6 +244,7 @@ impl KeyStore {
         meta.imported = facts.imported;
         meta.retired = facts.retired;
         meta.deletion_allowed = facts.deletion_allowed;
+        meta.derived = facts.derived;
         meta.min_verify = facts.min_verify;
         meta.min_wrap = facts.min_wrap;
         meta.min_available = facts.min_available;

@@ -28,6 +28,9 @@ pub struct Meta {
     /// Whether `DELETE` under Vault's paths may order its destruction.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub deletion_allowed: bool,
+    /// Whether each use has a key of its own, derived from a context.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub derived: bool,
     /// When its secrets are (or were) destroyed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub destroy_at: Option<Timestamp>,
@@ -92,6 +95,7 @@ impl Meta {
             backend: (!backend.is_local()).then_some(backend),
             created,
             deletion_allowed: false,
+            derived: false,
             destroy_at: None,
             destroyed: false,
             exportable: false,

@@ -153,6 +153,7 @@ impl Record {
             labels: Arc::new(meta.labels.clone()),
             exportable: meta.exportable,
             imported: meta.imported,
+            derived: meta.derived,
             rotation: meta.rotation,
             waiting: meta.waiting.filter(|_| versions.len() > head as usize),
             min_verify: meta.min_verify,

@@ -1,4 +1,4 @@
-//! `POST /wrap`, `/unwrap`, `/rewrap`, `/datakey`, `/hmac`, `/hmac/verify`, `/random`, and the batches of the first two.
+//! `POST /wrap`, `/unwrap`, `/rewrap`, `/datakey`, `/hmac`, `/hmac/verify`, `/derive`, `/random`, and the batches of the first two.
 
 use std::sync::Arc;
 
@@ -9,10 +9,10 @@ use ron_custody::{Cause, Refusal};
 use ron_http::{Method, Response, Route};
 use ron_proto::jcs;
 use ron_proto::kms::{
-    Bytes, DATAKEY_BYTES, DatakeyAnswer, DatakeyRequest, HmacAnswer, HmacRequest, HmacVerifyAnswer,
-    HmacVerifyRequest, MESSAGE_BYTES_MAX, RANDOM_BYTES_MAX, RandomAnswer, RandomRequest,
-    RewrapAnswer, RewrapRequest, UnwrapAnswer, UnwrapBatch, UnwrapItem, UnwrapRequest, WrapAnswer,
-    WrapBatch, WrapItem, WrapRequest,
+    Bytes, DATAKEY_BYTES, DatakeyAnswer, DatakeyRequest, DeriveAnswer, DeriveOutput, DeriveRequest,
+    HmacAnswer, HmacRequest, HmacVerifyAnswer, HmacVerifyRequest, MESSAGE_BYTES_MAX,
+    RANDOM_BYTES_MAX, RandomAnswer, RandomRequest, RewrapAnswer, RewrapRequest, UnwrapAnswer,
+    UnwrapBatch, UnwrapItem, UnwrapRequest, WrapAnswer, WrapBatch, WrapItem, WrapRequest,
 };
 use ron_proto::receipt::LogReceipt;
 use ron_proto::scope;
@@ -26,6 +26,7 @@ use super::batch::{batch_route, item_key};
 use super::{Action, ERRORS, look_up, route};
 use crate::work::Kms;
 use crate::work::answering::Answer;
+use crate::work::derive::{Derivation, Derived};
 use crate::work::envelope::{EnvelopeOp, EnvelopeOutput, EnvelopeTask};
 use crate::work::operation::{Operation, one};
 use crate::work::task_key::TaskKey;
@@ -47,7 +48,7 @@ trait EnvelopeRequest: DeserializeOwned + JsonSchema + Serialize + Send + 'stati
 }
 
 /// The routes of this file.
-pub fn routes(kms: &Arc<Kms>) -> [Route; 9] {
+pub fn routes(kms: &Arc<Kms>) -> [Route; 10] {
     [
         single::<WrapRequest>(kms),
         single::<UnwrapRequest>(kms),
@@ -55,6 +56,7 @@ pub fn routes(kms: &Arc<Kms>) -> [Route; 9] {
         single::<DatakeyRequest>(kms),
         single::<HmacRequest>(kms),
         single::<HmacVerifyRequest>(kms),
+        single::<DeriveRequest>(kms),
         single::<RandomRequest>(kms),
         batch_route(
             kms,
@@ -151,6 +153,7 @@ pub(super) fn task(
         version,
         older: false,
         aad,
+        derived_by: None,
         flaw,
         what,
         op: None,
@@ -174,6 +177,12 @@ fn limits(what: &EnvelopeOp) -> Result<(), Refusal> {
         }
         EnvelopeOp::Hmac(message) | EnvelopeOp::HmacVerify(message, _) => {
             at_most("message", message.0.len(), MESSAGE_BYTES_MAX)
+        }
+        EnvelopeOp::Derive(what) => {
+            if let Derived::Hmac(message) = &what.output {
+                at_most("message", message.0.len(), MESSAGE_BYTES_MAX)?;
+            }
+            what.inputs().check()
         }
         EnvelopeOp::Datakey(length, _) if !DATAKEY_BYTES.contains(&(*length as u32)) => {
             let detail = "`bytes` must be 16, 32 or 64";
@@ -342,6 +351,44 @@ impl EnvelopeRequest for HmacVerifyRequest {
         Some(HmacVerifyAnswer {
             ok: made.ok?,
             version: made.version,
+            receipt,
+        })
+    }
+}
+
+impl EnvelopeRequest for DeriveRequest {
+    type Answer = DeriveAnswer;
+    const PATH: &'static str = "/v1/kms/derive";
+    const SCOPE: &'static str = scope::KMS_WRAP;
+    const SUMMARY: &'static str = "Derive a secret by key agreement or HKDF; returns it wrapped, or a MAC under it, never the secret";
+
+    fn op_id(&self) -> Option<OpId> {
+        self.op_id
+    }
+
+    fn task(self) -> EnvelopeTask {
+        let (output, aad) = match self.output {
+            DeriveOutput::Wrap(by) => (Derived::Wrap(by.key.into()), by.aad),
+            DeriveOutput::Hmac(of) => (Derived::Hmac(of.message), None),
+        };
+        let what = Derivation {
+            peer_public: self.peer_public,
+            salt: self.salt,
+            info: self.info,
+            bytes: self.bytes.unwrap_or(32) as usize,
+            output,
+        };
+        let what = EnvelopeOp::Derive(Box::new(what));
+        task(Some(self.key), self.version, aad, self.context, what)
+    }
+
+    fn answer(key: Option<Kid>, made: EnvelopeOutput, receipt: LogReceipt) -> Option<DeriveAnswer> {
+        Some(DeriveAnswer {
+            key: key?,
+            version: made.version?,
+            wrapped_by: made.wrapped_by,
+            ciphertext: made.ciphertext,
+            mac: made.mac,
             receipt,
         })
     }

@@ -216,9 +216,12 @@ fn kid(kms: &Kms, request: &Request) -> Result<Kid, Problem> {
     named.map_err(problem)
 }
 
-/// Looks up the alias of an operation.
+/// Looks up the aliases of an operation.
 pub fn look_up<O: Operation>(kms: &Kms, caller: &Principal, task: &mut O) {
     if let Some(key) = task.task_key_mut() {
+        key.look_up(&kms.index, &caller.tenant);
+    }
+    if let Some(key) = task.other_key_mut() {
         key.look_up(&kms.index, &caller.tenant);
     }
 }

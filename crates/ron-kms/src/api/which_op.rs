@@ -44,6 +44,7 @@ fn op_of(method: Method, route: &str) -> Option<KeyOp> {
         ("rewrap", _) => KeyOp::Rewrap,
         ("datakey", _) => KeyOp::Datakey,
         ("hmac", _) => KeyOp::Hmac,
+        ("derive", _) => KeyOp::Derive,
         ("random" | "hash", _) => return None,
         ("wrapping_key" | "restore", _) => KeyOp::Import,
         ("backup", _) => KeyOp::Export,
@@ -96,6 +97,7 @@ mod tests {
         check(Method::POST, "/v1/kms/verify/raw", Some(KeyOp::Verify));
         check(Method::POST, "/v1/kms/hmac", Some(KeyOp::Hmac));
         check(Method::POST, "/v1/kms/hmac/verify", Some(KeyOp::HmacVerify));
+        check(Method::POST, "/v1/kms/derive", Some(KeyOp::Derive));
         check(Method::POST, "/v1/kms/random", None);
         check(Method::POST, &format!("{key}/approvals"), None);
         check(Method::GET, &format!("{key}/approvals"), Some(KeyOp::Read));

@@ -111,6 +111,8 @@ operations! {
     Hmac = "hmac" false,
     /// A MAC was checked; the result may be `no_match`.
     HmacVerify = "hmac_verify" false,
+    /// A secret was derived, and wrapped or used for a MAC; `context` names the key that wrapped it.
+    Derive = "derive" false,
     /// Random bytes were drawn.
     Random = "random" false,
     /// A block of nonces was reserved; `context` is the number of uses reserved so far.
@@ -141,6 +143,7 @@ impl Op {
                 | Self::Datakey
                 | Self::Hmac
                 | Self::HmacVerify
+                | Self::Derive
                 | Self::Random
         )
     }
@@ -167,6 +170,7 @@ impl Op {
             Self::Datakey => KeyOp::Datakey,
             Self::Hmac => KeyOp::Hmac,
             Self::HmacVerify => KeyOp::HmacVerify,
+            Self::Derive => KeyOp::Derive,
             Self::Attest => KeyOp::Attest,
             Self::Start
             | Self::Stop

@@ -39,6 +39,7 @@ pub fn task(key: &Kid, aad: Option<&[u8]>, what: EnvelopeOp) -> EnvelopeTask {
         version: None,
         older: false,
         aad: aad.map(Bytes::from),
+        derived_by: None,
         what,
         flaw: None,
         op: None,
@@ -79,8 +80,15 @@ fn submit(rig: &Rig, caller: &Principal, what: Box<dyn Work>) -> TestReply {
 }
 
 fn one_logged(rig: &Rig, task: EnvelopeTask) -> Result<Logged<EnvelopeOutput>, Refusal> {
-    let caller = rig.caller.clone();
-    run(rig, &caller, vec![task]).pop().expect("one result")
+    logged_as(rig, &rig.caller, task)
+}
+
+pub fn logged_as(
+    rig: &Rig,
+    caller: &Principal,
+    task: EnvelopeTask,
+) -> Result<Logged<EnvelopeOutput>, Refusal> {
+    run(rig, caller, vec![task]).pop().expect("one result")
 }
 
 pub fn one(rig: &Rig, task: EnvelopeTask) -> Result<EnvelopeOutput, Refusal> {
@@ -95,7 +103,7 @@ fn aad_of(alg: Alg) -> Option<&'static [u8]> {
     (alg != Alg::Aes256Kwp).then_some(b"row 7".as_slice())
 }
 
-fn leaf(rig: &Rig, index: u64) -> Leaf {
+pub fn leaf(rig: &Rig, index: u64) -> Leaf {
     let reader = rig.engine.reader.as_ref().expect("a log");
     Leaf::parse(&reader.entry(index).expect("durable")).expect("canonical")
 }

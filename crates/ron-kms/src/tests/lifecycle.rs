@@ -39,7 +39,7 @@ fn retire() -> KeyRequest {
     KeyRequest::Retire(RetireKey::default())
 }
 
-fn destroy(delay_s: u64) -> KeyRequest {
+pub(super) fn destroy(delay_s: u64) -> KeyRequest {
     KeyRequest::Destroy(DestroyKey {
         delay: Some(seconds(delay_s)),
         ..DestroyKey::default()

@@ -6,6 +6,7 @@ mod approvals;
 mod attest;
 mod audit;
 mod damaged_rows;
+mod derive;
 mod devices;
 mod earlier_store;
 mod entries;
@@ -360,6 +361,7 @@ pub fn create_request(purpose: &str, alg: Alg, payload: PayloadPolicy, op: u128)
         alg,
         payload,
         exportable: false,
+        derived: false,
         rotate_every: None,
         backend: None,
         op_id: op_id(op),

@@ -43,7 +43,7 @@ fn signer(rig: &Rig, name: &str) -> Result<Kid, String> {
     }
 }
 
-fn limited(caveats: &[&str]) -> Principal {
+pub fn limited(caveats: &[&str]) -> Principal {
     let caveats: Vec<_> = caveats
         .iter()
         .map(|c| c.parse().expect("a caveat"))

@@ -34,6 +34,7 @@ fn key_of(secrets: &[Arc<SecretHalf>], versions: &[Arc<Version>]) -> Key {
         labels: Arc::default(),
         exportable: false,
         imported: false,
+        derived: false,
         rotation: None,
         waiting: None,
         min_verify: 1,

@@ -45,6 +45,13 @@ fn import_request(rig: &Rig, by: Alg, alg: Alg, secret: &SecretBytes, op: u128) 
     }
 }
 
+/// The key of these bytes, imported.
+pub(super) fn imported(rig: &Rig, alg: Alg, secret: &[u8]) -> Kid {
+    let secret = SecretBytes::from_slice(secret);
+    let ask = import_request(rig, Alg::X25519HkdfAes256Gcm, alg, &secret, 1);
+    import(rig, ask).json::<KeyDoc>().key
+}
+
 pub(super) fn import(rig: &Rig, ask: ImportKey) -> TestReply {
     let (call, waiter) = rig.call_context(&rig.caller);
     rig.engine

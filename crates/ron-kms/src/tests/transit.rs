@@ -257,3 +257,125 @@ fn a_backup_is_opaque_and_restores_the_key_under_a_free_name() {
     assert_eq!(status, 403);
     served.drain();
 }
+
+#[test]
+fn a_derived_key_has_a_key_for_each_context() {
+    let served = Served::start();
+    let kinds = ["aes256-gcm96", "aes128-gcm96", "chacha20-poly1305"];
+    for kind in kinds {
+        let shown = served.done(
+            &format!("keys/{kind}"),
+            json!({ "type": kind, "derived": true }),
+        );
+        assert_eq!(
+            [&shown["derived"], &shown["kdf"]],
+            [&json!(true), &json!("hkdf_sha256")]
+        );
+        let (one, two) = ("Y29udGV4dA==", "b3RoZXI=");
+        let text = served.seal(kind, json!({ "plaintext": "eA==", "context": one }));
+        let ask = |context: &str| json!({ "ciphertext": text, "context": context });
+        let decrypt = format!("decrypt/{kind}");
+        assert_eq!(served.done(&decrypt, ask(one))["plaintext"], "eA==");
+        served.refused(&decrypt, ask(two));
+        let why = served.refused(&decrypt, json!({ "ciphertext": text }));
+        assert!(why.contains("missing 'context'"), "{why}");
+        let why = served.refused(&format!("encrypt/{kind}"), json!({ "plaintext": "eA==" }));
+        assert!(why.contains("missing 'context'"), "{why}");
+        served.refused(&decrypt, ask("no base64!"));
+
+        served.done(&format!("keys/{kind}/rotate"), json!({}));
+        let moved = served.done(&format!("rewrap/{kind}"), ask(one));
+        let moved = moved["ciphertext"].as_str().expect("a text");
+        assert!(moved.starts_with("vault:v2:"), "{moved}");
+        let opened = served.done(&decrypt, json!({ "ciphertext": moved, "context": one }));
+        assert_eq!(opened["plaintext"], "eA==");
+
+        // Each item of a batch has its own context.
+        let items = json!([
+            { "plaintext": "eA==", "context": one },
+            { "plaintext": "eA==", "context": two },
+        ]);
+        let made = served.done(&format!("encrypt/{kind}"), json!({ "batch_input": items }));
+        let texts = made["batch_results"].as_array().expect("results");
+        let of = |n: usize, context: &str| json!({ "ciphertext": texts[n]["ciphertext"], "context": context });
+        assert_eq!(served.done(&decrypt, of(1, two))["plaintext"], "eA==");
+        served.refused(&decrypt, of(1, one));
+
+        let fresh = served.done(
+            &format!("datakey/plaintext/{kind}"),
+            json!({ "context": two }),
+        );
+        let ask = json!({ "ciphertext": fresh["ciphertext"], "context": two });
+        assert_eq!(served.done(&decrypt, ask)["plaintext"], fresh["plaintext"]);
+        served.refused(&format!("datakey/wrapped/{kind}"), json!({}));
+    }
+}
+
+#[test]
+fn derivation_is_offered_where_it_is_safe() {
+    let served = Served::start();
+    for kind in ["ed25519", "rsa-2048", "hmac", "rsa-oaep-2048"] {
+        let why = served.refused("keys/no", json!({ "type": kind, "derived": true }));
+        assert!(why.contains("key derivation"), "{why}");
+    }
+    for ask in [
+        json!({ "derived": true, "convergent_encryption": true }),
+        json!({ "convergent_encryption": true }),
+    ] {
+        let why = served.refused("keys/no", ask);
+        assert!(why.contains("convergent_encryption"), "{why}");
+    }
+    assert_eq!(served.vault(Method::GET, "keys/no", json!({})).0, 404);
+    served.done("keys/box", json!({}));
+    let of = |more: Value| {
+        let mut ask = json!({ "plaintext": "eA==" });
+        let more = more.as_object().expect("an object").clone();
+        ask.as_object_mut().expect("an object").extend(more);
+        ask
+    };
+    for (more, want) in [
+        (json!({ "context": "eA==" }), "not derived"),
+        (json!({ "nonce": "eA==" }), "convergent_encryption"),
+        (
+            json!({ "convergent_encryption": true }),
+            "convergent_encryption",
+        ),
+    ] {
+        let why = served.refused("encrypt/box", of(more.clone()));
+        assert!(why.contains(want), "{why}");
+        if more.get("context").is_none() {
+            let why = served.refused("encrypt/new", of(more));
+            assert!(why.contains(want), "{why}");
+        }
+    }
+    // A context of the first use makes a derived key, as in Vault.
+    served.seal("mine", of(json!({ "context": "eA==" })));
+    let shown = served.vault(Method::GET, "keys/mine", json!({})).1;
+    assert_eq!(shown["data"]["derived"], true);
+    assert_eq!(shown["data"]["convergent_encryption"], false);
+    // The native API has no context to name, and cannot use such a key by mistake.
+    let key = shown["data"]["ron_key"].clone();
+    let url = format!("{}/v1/kms/wrap", served.running.api_url());
+    let body = json!({ "key": key, "plaintext": "eA" });
+    let deadline = Deadline::within(Duration::from_secs(10));
+    let call = Call::post_json(&url, serde_json::to_vec(&body).expect("json"), deadline);
+    let reply = served.call(call, &token("keeper"));
+    let body: Value = serde_json::from_slice(&reply.body).expect("json");
+    assert_eq!((reply.status, &body["code"]), (400, &json!("unsupported")));
+}
+
+#[test]
+fn a_backup_of_a_derived_key_is_one_of_a_derived_key() {
+    let served = Served::start();
+    served.done("keys/box", json!({ "derived": true }));
+    let sealed = json!({ "plaintext": "eA==", "context": "eA==" });
+    let text = served.seal("box", sealed);
+    let backup = served.vault(Method::GET, "backup/box", json!({})).1;
+    let restore = json!({ "backup": backup["data"]["backup"] });
+    let (status, answer) = served.vault(Method::POST, "restore/copy", restore);
+    assert!(status < 300, "{answer}");
+    let ask = json!({ "ciphertext": text, "context": "eA==" });
+    assert_eq!(served.done("decrypt/copy", ask)["plaintext"], "eA==");
+    let shown = served.vault(Method::GET, "keys/copy", json!({})).1;
+    assert_eq!(shown["data"]["derived"], true);
+}

@@ -5,19 +5,21 @@
 
 use ron_crypto::Hashed;
 use ron_crypto::ct;
-use ron_crypto::hash::{hmac, sha256};
+use ron_crypto::hash::{hmac, hmac_sha256, sha256};
 use ron_custody::backend::Custody;
 use ron_custody::index::{Key, KeyIndex, Version};
+use ron_custody::keys::derive::for_context;
 use ron_custody::keys::{SecretKey, aead_of, envelope, mac_of};
 use ron_custody::{Cause, Refusal};
 use ron_http::Principal;
 use ron_kernel::Deadline;
-use ron_proto::kms::{Bytes, PrivateBytes};
-use ron_proto::values::{Alg, Kid, OpId};
+use ron_proto::kms::{Bytes, KeyOp, PrivateBytes};
+use ron_proto::values::{Alg, Kid, KidVersion, OpId};
 use serde::{Deserialize, Serialize};
 
 use super::Kms;
 use super::answering::Answer;
+use super::derive::{Derivation, Derived};
 use super::operation::{Operation, Run, Stop};
 use super::task_key::TaskKey;
 use crate::audit::entry::Logged;
@@ -33,6 +35,8 @@ pub enum EnvelopeOp {
     Datakey(usize, bool),
     Hmac(Bytes),
     HmacVerify(Bytes, Bytes),
+    /// Derive a secret, and wrap it or make a MAC with it.
+    Derive(Box<Derivation>),
     /// Draw this many bytes.
     Random(usize),
 }
@@ -47,6 +51,7 @@ impl EnvelopeOp {
             Self::Datakey(..) => Op::Datakey,
             Self::Hmac(_) => Op::Hmac,
             Self::HmacVerify(..) => Op::HmacVerify,
+            Self::Derive(_) => Op::Derive,
             Self::Random(_) => Op::Random,
         }
     }
@@ -55,6 +60,7 @@ impl EnvelopeOp {
     fn public_input(&self) -> Option<&Bytes> {
         match self {
             Self::Unwrap(text) | Self::Rewrap(text) | Self::HmacVerify(_, text) => Some(text),
+            Self::Derive(what) => what.peer_public.as_ref(),
             Self::Wrap(_) | Self::Datakey(..) | Self::Hmac(_) | Self::Random(_) => None,
         }
     }
@@ -68,6 +74,8 @@ pub struct EnvelopeTask {
     /// Whether `version` may be an older one that still encrypts, as Vault's paths allow; otherwise only the head does.
     pub older: bool,
     pub aad: Option<Bytes>,
+    /// From which the key of this use is derived, for keys that ask for it; Vault's paths alone set it.
+    pub derived_by: Option<Bytes>,
     pub what: EnvelopeOp,
     /// A refusal that does not depend on the key: a limit, or a malformed field.
     pub flaw: Option<Refusal>,
@@ -94,11 +102,30 @@ pub struct EnvelopeOutput {
     #[serde(skip)]
     pub plaintext: Option<PrivateBytes>,
     pub mac: Option<Bytes>,
+    /// The key version that wrapped a derived secret.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wrapped_by: Option<KidVersion>,
     /// Whether a MAC matched; `None` where none was checked.
     pub ok: Option<bool>,
 }
 
+/// What a ciphertext is bound to, beside its key.
+#[derive(Clone, Copy)]
+struct Binding<'a> {
+    pub aad: Option<&'a [u8]>,
+    /// The context from which its key is derived.
+    pub context: Option<&'a [u8]>,
+}
+
 impl EnvelopeTask {
+    /// What the task's ciphertexts are bound to.
+    fn binding(&self) -> Binding<'_> {
+        Binding {
+            aad: self.aad.as_ref().map(Bytes::as_slice),
+            context: self.derived_by.as_ref().map(Bytes::as_slice),
+        }
+    }
+
     /// The version that encrypts or makes the MAC, and its secret half.
     fn by<'a>(&self, key: &'a Key) -> Result<(&'a Version, &'a Custody), Refusal> {
         if self.older {
@@ -123,6 +150,20 @@ impl Operation for EnvelopeTask {
         self.key.as_mut()
     }
 
+    fn other_key(&self) -> Option<(&TaskKey, KeyOp)> {
+        match &self.what {
+            EnvelopeOp::Derive(what) => Some((what.wrapping_key()?, KeyOp::Wrap)),
+            _ => None,
+        }
+    }
+
+    fn other_key_mut(&mut self) -> Option<&mut TaskKey> {
+        match &mut self.what {
+            EnvelopeOp::Derive(what) => what.wrapping_key_mut(),
+            _ => None,
+        }
+    }
+
     fn context(&self) -> Option<&str> {
         self.context.as_deref()
     }
@@ -133,8 +174,13 @@ impl Operation for EnvelopeTask {
 
     fn draft(&self, caller: &Principal) -> Draft {
         let input = self.what.public_input();
+        // A remark does not replace the name of the other key that was used.
+        let wraps = self.other_key().and_then(|(key, _)| key.kid());
+        let wraps = wraps.map(|kid| format!("wrapped by {kid}"));
+        let notes = [wraps, self.context.clone()];
+        let notes: Vec<String> = notes.into_iter().flatten().collect();
         Draft {
-            context: self.context.clone(),
+            context: (!notes.is_empty()).then(|| notes.join("; ")),
             input_sha256: input.map(|bytes| hex::encode(sha256(&bytes.0))),
             op_id: self.op.map(|(id, _)| id.to_string()),
             ..Draft::of(self.what.op(), caller, self.key())
@@ -174,8 +220,7 @@ impl Operation for EnvelopeTask {
         let kid = remembered.output.key.as_ref().or(asked.kid());
         let kid = kid.ok_or_else(crate::replay::unreadable_answer)?;
         let key = index.find(caller, kid)?;
-        let aad = self.aad.as_ref().map(Bytes::as_slice);
-        let (_, plaintext) = unwrap(key, aad, &text.0, deadline)?;
+        let (_, plaintext) = unwrap(key, self.binding(), &text.0, deadline)?;
         remembered.output.plaintext = Some(plaintext);
         Ok(remembered)
     }
@@ -198,11 +243,13 @@ impl Kms {
         };
         let key = at.key(asked)?;
         suits(key.kid.alg, task.what.op())?;
-        let aad = task.aad.as_ref().map(Bytes::as_slice);
+        let to = task.binding();
         match &task.what {
-            EnvelopeOp::Wrap(plaintext) => self.wrap(key, task, aad, plaintext.expose(), deadline),
+            EnvelopeOp::Wrap(plaintext) => {
+                self.wrap(key, task.by(key)?, to, plaintext.expose(), deadline)
+            }
             EnvelopeOp::Unwrap(text) => {
-                let (version, plaintext) = unwrap(key, aad, &text.0, deadline)?;
+                let (version, plaintext) = unwrap(key, to, &text.0, deadline)?;
                 Ok(EnvelopeOutput {
                     version: Some(version),
                     plaintext: Some(plaintext),
@@ -210,8 +257,8 @@ impl Kms {
                 })
             }
             EnvelopeOp::Rewrap(text) => {
-                let (from, plaintext) = unwrap(key, aad, &text.0, deadline)?;
-                let made = self.wrap(key, task, aad, plaintext.expose(), deadline)?;
+                let (from, plaintext) = unwrap(key, to, &text.0, deadline)?;
+                let made = self.wrap(key, task.by(key)?, to, plaintext.expose(), deadline)?;
                 Ok(EnvelopeOutput {
                     from_version: Some(from),
                     ..made
@@ -219,7 +266,7 @@ impl Kms {
             }
             EnvelopeOp::Datakey(length, show) => {
                 let fresh = self.draw(*length);
-                let made = self.wrap(key, task, aad, fresh.expose(), deadline)?;
+                let made = self.wrap(key, task.by(key)?, to, fresh.expose(), deadline)?;
                 Ok(EnvelopeOutput {
                     plaintext: show.then_some(fresh),
                     ..made
@@ -237,25 +284,34 @@ impl Kms {
             EnvelopeOp::HmacVerify(message, given) => {
                 check_mac(key, task.version, &message.0, &given.0)
             }
+            EnvelopeOp::Derive(what) => {
+                let (version, secret) = what.secret(key, task.version)?;
+                let made = self.use_derived(at, task, &what.output, secret.expose())?;
+                Ok(EnvelopeOutput {
+                    version: Some(version),
+                    ..made
+                })
+            }
             EnvelopeOp::Random(_) => Err(Refusal::new(Cause::Internal, "random bytes need no key")),
         }
     }
 
-    /// Encrypts under the head version, or the older one that the task names.
+    /// Encrypts under a version of the key.
     fn wrap(
         &self,
         key: &Key,
-        task: &EnvelopeTask,
-        aad: Option<&[u8]>,
+        (version, secret): (&Version, &Custody),
+        to: Binding<'_>,
         plaintext: &[u8],
         deadline: Deadline,
     ) -> Result<EnvelopeOutput, Refusal> {
-        let (version, secret) = task.by(key)?;
-        envelope::check(key.kid.alg, aad, plaintext.len())?;
+        envelope::check(key.kid.alg, to.aad, plaintext.len())?;
+        check_context(key, to)?;
+        let aad = to.aad.unwrap_or_default();
         let secret = match secret {
             Custody::Local(secret) => secret,
             Custody::Device(held) => {
-                let wrapped = held.wrap(aad.unwrap_or_default(), plaintext, deadline)?;
+                let wrapped = held.wrap(aad, plaintext, deadline)?;
                 let header = envelope::header(key.kid.alg, version.number);
                 return Ok(EnvelopeOutput {
                     version: Some(version.number),
@@ -272,11 +328,13 @@ impl Kms {
             }
             _ => None,
         };
+        // The numbers are those of the key, so that no two uses of a derived key share one either.
+        let derived = derived(secret, to)?;
         let ciphertext = envelope::seal(
             (&key.kid, version.number),
-            (secret, &version.public),
+            (derived.as_ref().unwrap_or(secret), &version.public),
             nonce,
-            aad.unwrap_or_default(),
+            aad,
             plaintext,
             self.random.as_ref(),
         );
@@ -286,6 +344,33 @@ impl Kms {
             version: Some(version.number),
             ciphertext: Some(Bytes(ciphertext)),
             ..EnvelopeOutput::default()
+        })
+    }
+
+    /// Wraps a derived secret under the head of another key, or makes a MAC with it.
+    fn use_derived(
+        &self,
+        at: &Run<'_>,
+        task: &EnvelopeTask,
+        output: &Derived,
+        secret: &[u8],
+    ) -> Result<EnvelopeOutput, Refusal> {
+        let by = match output {
+            Derived::Wrap(by) => at.key(by)?,
+            Derived::Hmac(message) => {
+                let mac = hmac_sha256(secret, &message.0).to_vec();
+                return Ok(EnvelopeOutput {
+                    mac: Some(Bytes(mac)),
+                    ..EnvelopeOutput::default()
+                });
+            }
+        };
+        suits(by.kid.alg, Op::Wrap)?;
+        let head = (by.head(), by.active_secret()?);
+        let made = self.wrap(by, head, task.binding(), secret, at.deadline)?;
+        Ok(EnvelopeOutput {
+            wrapped_by: Some(by.kid.at(by.head)),
+            ..made
         })
     }
 
@@ -300,6 +385,7 @@ impl Kms {
 fn suits(alg: Alg, op: Op) -> Result<(), Refusal> {
     let fits = match op {
         Op::Hmac | Op::HmacVerify => alg.is_mac(),
+        Op::Derive => alg.derives(),
         _ => alg.wraps(),
     };
     if fits {
@@ -312,22 +398,48 @@ fn suits(alg: Alg, op: Op) -> Result<(), Refusal> {
 /// Decrypts with the version that the ciphertext's header names.
 fn unwrap(
     key: &Key,
-    aad: Option<&[u8]>,
+    to: Binding<'_>,
     text: &[u8],
     deadline: Deadline,
 ) -> Result<(u32, PrivateBytes), Refusal> {
-    envelope::check_aad(key.kid.alg, aad)?;
+    envelope::check_aad(key.kid.alg, to.aad)?;
+    check_context(key, to)?;
+    let aad = to.aad.unwrap_or_default();
     let (version, body) = envelope::parse(key.kid.alg, text)?;
     let secret = match custody_of(key, version)? {
         Custody::Local(secret) => secret,
         Custody::Device(held) => {
-            let plaintext = held.unwrap(aad.unwrap_or_default(), body, deadline)?;
+            let plaintext = held.unwrap(aad, body, deadline)?;
             return Ok((version, plaintext.expose().into()));
         }
     };
-    let plaintext = envelope::open((&key.kid, version), secret, aad.unwrap_or_default(), body);
+    let derived = derived(secret, to)?;
+    let secret = derived.as_ref().unwrap_or(secret);
+    let plaintext = envelope::open((&key.kid, version), secret, aad, body);
     let plaintext = plaintext.ok_or_else(envelope::refused)?;
     Ok((version, plaintext.expose().into()))
+}
+
+/// Refuses a use without the context that the key asks for, and with one that it does not.
+fn check_context(key: &Key, to: Binding<'_>) -> Result<(), Refusal> {
+    let detail = match (key.derived, to.context) {
+        (true, Some(_)) | (false, None) => return Ok(()),
+        (true, None) => {
+            "each use of this key names a context from which its key is derived: use Vault's paths"
+        }
+        (false, Some(_)) => "this key is not derived: leave the context out",
+    };
+    Err(Refusal::new(Cause::Unsupported, detail))
+}
+
+/// The key of a use with a context.
+fn derived(secret: &SecretKey, to: Binding<'_>) -> Result<Option<SecretKey>, Refusal> {
+    let Some(context) = to.context else {
+        return Ok(None);
+    };
+    let derived = for_context(secret, context);
+    let none = || Refusal::new(Cause::Internal, "no key is derived from this one");
+    derived.map(Some).ok_or_else(none)
 }
 
 /// The local secret of a version that may still verify.

@@ -3,6 +3,7 @@
 
 pub mod answering;
 pub mod attest;
+pub mod derive;
 pub mod device_jobs;
 pub mod envelope;
 pub mod fair;

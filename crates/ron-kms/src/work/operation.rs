@@ -14,10 +14,11 @@ use std::sync::Arc;
 
 use ron_custody::index::{Key, KeyIndex};
 use ron_custody::keys::note;
+use ron_custody::rights::may_do;
 use ron_custody::{Cause, Refusal};
 use ron_http::{Principal, Response};
 use ron_kernel::{Credit, Deadline};
-use ron_proto::kms::KeyBackend;
+use ron_proto::kms::{KeyBackend, KeyOp};
 use ron_proto::values::{Alias, Kid, OpId, Timestamp};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -49,6 +50,16 @@ pub trait Operation: Send + 'static {
     /// The name of the key, as far as it is known.
     fn key(&self) -> Option<&Kid> {
         self.task_key()?.kid()
+    }
+
+    /// Another key that the operation uses, and what it does with that: the caller needs the right to that too.
+    fn other_key(&self) -> Option<(&TaskKey, KeyOp)> {
+        None
+    }
+
+    /// The same, to look an alias up.
+    fn other_key_mut(&mut self) -> Option<&mut TaskKey> {
+        None
     }
 
     /// Operation id and SHA-256 of the whole request.
@@ -238,11 +249,11 @@ where
     }
 
     fn holder(&self, index: &KeyIndex) -> Result<Option<KeyBackend>, Refusal> {
-        let keys = self.tasks.iter().flatten().filter_map(O::key);
-        let mut kinds = keys.filter_map(|kid| index.keys.get(kid)?.held_by());
+        let keys = self.tasks.iter().flatten().flat_map(keys_of);
+        let mut kinds = keys.filter_map(|(kid, _)| index.keys.get(kid.kid()?)?.held_by());
         let first = kinds.next();
         if kinds.any(|kind| Some(kind) != first) {
-            let detail = "a batch may use the keys of one device only; send two";
+            let detail = "a request may use the keys of one device only; send two";
             return Err(Refusal::new(Cause::Unsupported, detail));
         }
         Ok(first)
@@ -306,7 +317,8 @@ where
                     if kms.is_shared {
                         // An answer that another node remembers may be completed from the keys, also of what is refused here.
                         is_guarded |= task.op_id().is_some();
-                        keys.extend(task.key().filter(|_| item.is_output()).cloned());
+                        let used = keys_of(&task).filter_map(|(key, _)| key.kid());
+                        keys.extend(used.filter(|_| item.is_output()).cloned());
                         item.recall_by(|| {
                             Box::new(move |index, by, answer| task.again(index, by, answer))
                         });
@@ -340,21 +352,33 @@ where
     }
 }
 
-/// Refuses what the policy of the key does not allow. A credential or an alias that does not fit is left to the operation, which
-/// refuses it.
+/// The keys that an operation uses, and what it does with each as far as a policy decides about it.
+fn keys_of<O: Operation>(task: &O) -> impl Iterator<Item = (&TaskKey, Option<KeyOp>)> {
+    let own = task.task_key().map(|key| (key, task.op().key_op()));
+    let other = task.other_key().map(|(key, op)| (key, Some(op)));
+    own.into_iter().chain(other)
+}
+
+/// Refuses what the policies of the keys do not allow, and a use of the other key that the credential does not. A credential or an
+/// alias that does not fit is left to the operation, which refuses it.
 fn authorised<O: Operation>(at: &Run<'_>, task: &O, context: Option<&str>) -> Result<(), Refusal> {
-    let (Some(asked), Some(op)) = (task.task_key(), task.op().key_op()) else {
-        return Ok(());
-    };
-    let key = asked.kid().and_then(|kid| at.index.keys.get(kid));
-    let Some(key) = key.filter(|key| key.access.policy.is_some()) else {
-        return Ok(());
-    };
-    if at.index.may_use(at.caller, &key.kid).is_err() {
-        return Ok(());
+    if let Some((_, op)) = task.other_key() {
+        // What is done with the operation's own key was checked by its route.
+        may_do(at.caller, op)?;
     }
-    let now = Timestamp(at.kms.clock.unix_ms());
-    key.authorise(at.caller, op, (now, context, at.peer))
+    for (asked, op) in keys_of(task) {
+        let key = asked.kid().and_then(|kid| at.index.keys.get(kid));
+        let key = key.filter(|key| key.access.policy.is_some());
+        let (Some(key), Some(op)) = (key, op) else {
+            continue;
+        };
+        if at.index.may_use(at.caller, &key.kid).is_err() {
+            continue;
+        }
+        let now = Timestamp(at.kms.clock.unix_ms());
+        key.authorise(at.caller, op, (now, context, at.peer))?;
+    }
+    Ok(())
 }
 
 /// Only the store thread can perform the operation.
@@ -414,7 +438,7 @@ impl Kms {
         // An answer is repeated only to callers with access to the key. Others go on to their refusal, which is a leaf.
         let caller = &call.caller;
         let index = self.index.load();
-        let allowed = task.task_key().is_none_or(|key| {
+        let may_use = |(key, op): (&TaskKey, Option<KeyOp>)| {
             let kid = key.check(&index, &caller.tenant);
             let usable = |kid: &&Kid| index.may_use(caller, kid).is_ok();
             let Some(kid) = kid.ok().filter(usable) else {
@@ -425,10 +449,10 @@ impl Kms {
             };
             let now = Timestamp(self.clock.unix_ms());
             let context = task.context();
-            let op = task.op().key_op();
             op.is_none_or(|op| key.authorise(caller, op, (now, context, call.peer)).is_ok())
-        });
-        if !allowed {
+        };
+        let may_do = |(_, op)| may_do(caller, op).is_ok();
+        if !keys_of(&task).all(may_use) || !task.other_key().is_none_or(may_do) {
             return Start::New(task, None);
         }
         let begun = self

@@ -28,6 +28,10 @@ pub struct CreateKey {
     /// Whether the key may be exported in wrapped form; can be withdrawn later, never granted.
     #[serde(default)]
     pub exportable: bool,
+    /// Whether each use names a context and has a key of its own, derived from the key and the context: for `aes128-gcm`,
+    /// `aes256-gcm` and `chacha20-poly1305`, and used by Vault's paths alone.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub derived: bool,
     /// Rotation period; no automatic rotation when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rotate_every: Option<RotateEvery>,
@@ -203,6 +207,9 @@ pub struct KeyDoc {
     /// Whether its first version was imported.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub imported: bool,
+    /// Whether each use names a context from which its key is derived; only Vault's paths use it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub derived: bool,
     /// When the key was created.
     pub created: Timestamp,
     /// Automatic rotation; absent when there is none.

@@ -17,7 +17,7 @@ pub struct Create {
     pub parameter_set: Option<String>,
     /// Bytes of an `hmac` key: absent, 0 or 32.
     pub key_size: Option<u32>,
-    /// Absent or false: derived keys are not offered.
+    /// Whether each use names a `context` from which its key is derived; for types that encrypt with a nonce.
     pub derived: Option<bool>,
     /// Absent or false: convergent encryption is not offered.
     pub convergent_encryption: Option<bool>,
@@ -83,7 +83,7 @@ pub struct Import {
     pub kind: Option<String>,
     /// Ignored: every key may be rotated.
     pub allow_rotation: Option<bool>,
-    /// Absent or false: derived keys are not offered.
+    /// Absent or false: keys that come in are not derived.
     pub derived: Option<bool>,
     /// Absent or false: keys are exported only wrapped, through the native API.
     pub exportable: Option<bool>,
@@ -119,7 +119,7 @@ pub struct Crypt {
     pub key_version: Option<u32>,
     /// Hash function of a MAC: `sha2-256` only.
     pub algorithm: Option<String>,
-    /// Absent or empty: derived keys are not offered.
+    /// The context in base64 from which the key of this use is derived; for keys that are `derived`, and only for them.
     pub context: Option<String>,
     /// Absent or empty: convergent encryption is not offered.
     pub nonce: Option<String>,
@@ -153,7 +153,7 @@ impl Drop for PlainText {
 pub struct Datakey {
     /// Bits of the data key: 128, 256 (when absent) or 512.
     pub bits: Option<u32>,
-    /// Absent or empty: derived keys are not offered.
+    /// The context in base64 from which the key of this use is derived; for keys that are `derived`, and only for them.
     pub context: Option<String>,
     /// Absent or empty: convergent encryption is not offered.
     pub nonce: Option<String>,

@@ -57,11 +57,19 @@ pub enum Alg {
     RsaOaep3072,
     /// The same with 4096 bits.
     RsaOaep4096,
+    /// Key agreement on P-256, from which secrets are derived.
+    EcdhP256,
+    /// Key agreement on P-384.
+    EcdhP384,
+    /// Key agreement on X25519 (RFC 7748).
+    EcdhX25519,
+    /// A secret from which others are derived with HKDF-SHA-256 (RFC 5869).
+    HkdfSha256,
 }
 
 impl Alg {
     /// Every algorithm. A sealed record names its algorithm by its place here: new ones are added at the end.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 27] = [
         Self::Ed25519,
         Self::EcdsaP256,
         Self::EcdsaP384,
@@ -85,6 +93,10 @@ impl Alg {
         Self::RsaOaep2048,
         Self::RsaOaep3072,
         Self::RsaOaep4096,
+        Self::EcdhP256,
+        Self::EcdhP384,
+        Self::EcdhX25519,
+        Self::HkdfSha256,
     ];
 
     /// The name on the wire.
@@ -113,6 +125,10 @@ impl Alg {
             Self::RsaOaep2048 => "rsa-oaep-2048",
             Self::RsaOaep3072 => "rsa-oaep-3072",
             Self::RsaOaep4096 => "rsa-oaep-4096",
+            Self::EcdhP256 => "ecdh-p256",
+            Self::EcdhP384 => "ecdh-p384",
+            Self::EcdhX25519 => "ecdh-x25519",
+            Self::HkdfSha256 => "hkdf-sha256",
         }
     }
 
@@ -168,6 +184,16 @@ impl Alg {
         ) || self.is_oaep()
     }
 
+    /// True for key agreement.
+    pub const fn is_ecdh(self) -> bool {
+        matches!(self, Self::EcdhP256 | Self::EcdhP384 | Self::EcdhX25519)
+    }
+
+    /// True for algorithms of keys from which secrets are derived.
+    pub const fn derives(self) -> bool {
+        self.is_ecdh() || matches!(self, Self::HkdfSha256)
+    }
+
     /// True for algorithms that make MACs.
     pub const fn is_mac(self) -> bool {
         matches!(self, Self::HmacSha256 | Self::HmacSha384 | Self::HmacSha512)
@@ -205,7 +231,8 @@ string_value!(Alg, "algorithm", {
         "ed25519", "ecdsa-p256", "ecdsa-p384", "ecdsa-secp256k1", "rsa-2048", "rsa-3072", "rsa-4096",
         "ml-dsa-44", "ml-dsa-65", "ml-dsa-87", "ed25519+ml-dsa-65",
         "aes128-gcm", "aes256-gcm", "chacha20-poly1305", "aes256-kwp", "x25519-hkdf-aes256-gcm", "x25519+ml-kem-768",
-        "hmac-sha256", "hmac-sha384", "hmac-sha512"
+        "hmac-sha256", "hmac-sha384", "hmac-sha512", "rsa-oaep-2048", "rsa-oaep-3072", "rsa-oaep-4096",
+        "ecdh-p256", "ecdh-p384", "ecdh-x25519", "hkdf-sha256"
     ]
 });
 

@@ -81,6 +81,7 @@ pub fn new_key(number: u128) -> CreateKey {
         alg: Alg::Ed25519,
         payload: PayloadPolicy::Any,
         exportable: false,
+        derived: false,
         rotate_every: None,
         backend: None,
         op_id: OpId(Uuid::from_u128(number)),

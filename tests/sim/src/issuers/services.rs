@@ -171,6 +171,7 @@ impl Keys {
                 alg: Alg::Ed25519,
                 payload,
                 exportable: false,
+                derived: false,
                 rotate_every: None,
                 backend: None,
                 op_id: op_id(u64::from(number)),

@@ -70,6 +70,7 @@ impl Dialect {
                     alg,
                     payload: PayloadPolicy::Any,
                     exportable: false,
+                    derived: false,
                     rotate_every: None,
                     backend: None,
                     op_id: op_id("make", name),

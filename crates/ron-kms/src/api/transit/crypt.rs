@@ -6,7 +6,7 @@ use ron_custody::Refusal;
 use ron_custody::index::Key;
 use ron_custody::keys::envelope::{HEADER_LEN, header};
 use ron_http::{Method, Request, Route};
-use ron_proto::kms::transit::{Crypt, Datakey, Draw};
+use ron_proto::kms::transit::{Create, Crypt, Datakey, Draw};
 use ron_proto::kms::{Bytes, PrivateBytes};
 use ron_proto::scope;
 use ron_proto::values::{Alg, Kid};
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::form::Form;
 use super::{
-    bad, base64, body, form, given, key_for_use, pinned, tagged, unsupported, untagged,
+    CONVERGENT, bad, base64, body, form, given, key_for_use, pinned, tagged, unsupported, untagged,
     upsert_route, writes,
 };
 use crate::api::Action;
@@ -74,16 +74,27 @@ pub fn routes(kms: &Arc<Kms>) -> Vec<Route> {
 
 /// Refuses options that this service does not support.
 fn offered(item: &Crypt) -> Result<(), Refusal> {
-    let derives = given(item.context.as_ref()) || given(item.nonce.as_ref());
-    if derives || item.convergent_encryption == Some(true) {
-        return Err(unsupported(
-            "derived keys and convergent encryption are not offered: leave context and nonce out",
-        ));
+    if given(item.nonce.as_ref()) || item.convergent_encryption == Some(true) {
+        return Err(unsupported(CONVERGENT));
     }
     if item.batch_input.is_some() {
         return Err(bad("a batch item must not hold a batch"));
     }
     Ok(())
+}
+
+/// The context of a use, as the key asks for it.
+fn context(key: &Key, text: Option<&String>) -> Result<Option<Bytes>, Refusal> {
+    match (key.derived, text.filter(|text| !text.is_empty())) {
+        (true, Some(text)) => Ok(Some(Bytes(base64("context", text)?))),
+        (true, None) => Err(bad(
+            "missing 'context' for key derivation; the key was created using a derived key, which means additional, per-request information must be included in order to perform operations with the key",
+        )),
+        (false, Some(_)) => Err(unsupported(
+            "this key is not derived: leave context out, or make a key with derived set",
+        )),
+        (false, None) => Ok(None),
+    }
 }
 
 fn aad(item: &Crypt) -> Result<Option<Bytes>, Refusal> {
@@ -133,7 +144,12 @@ fn run(kms: &Kms, request: &Request, build: Build, show: Show) -> Result<Action,
     let (items, form) = form::items(whole, batch, failed)?;
     let key = key_for_use(kms, request)?;
     let references: Vec<Option<String>> = items.iter().map(|i| i.reference.clone()).collect();
-    let build = |item| offered(item).and_then(|()| build(&key, item));
+    let build = |item: &Crypt| {
+        offered(item)?;
+        let derived_by = context(&key, item.context.as_ref())?;
+        let task = build(&key, item)?;
+        Ok(EnvelopeTask { derived_by, ..task })
+    };
     let tasks: Vec<_> = items.iter().map(build).collect();
     Ok(Action::Work(many(tasks, move |answers| {
         let shown = answers.into_iter().zip(references);
@@ -171,10 +187,18 @@ fn encrypt(kms: &Kms, request: &Request) -> Result<Action, Refusal> {
     run(kms, request, build, show_ciphertext)
 }
 
-/// The key type that a request to encrypt names, for a key that does not exist yet.
-pub fn wanted_type(request: &Request) -> Result<Option<String>, Refusal> {
-    let wanted: Crypt = body(request)?;
-    Ok(wanted.kind)
+/// The key that a request to encrypt needs, for one that does not exist yet: its type, and derived when the value, or the first
+/// of a batch, has a context.
+pub fn wanted(request: &Request) -> Result<Create, Refusal> {
+    let whole: Crypt = body(request)?;
+    let first = whole.batch_input.as_ref().and_then(|items| items.first());
+    let context = first.unwrap_or(&whole).context.as_ref();
+    Ok(Create {
+        derived: Some(given(context)),
+        convergent_encryption: whole.convergent_encryption,
+        kind: whole.kind,
+        ..Create::default()
+    })
 }
 
 fn show_ciphertext(made: EnvelopeOutput) -> Option<Value> {
@@ -253,10 +277,8 @@ pub fn verify_macs(tasks: Vec<Result<EnvelopeTask, Refusal>>, form: Form) -> Act
 
 fn datakey(kms: &Kms, request: &Request) -> Result<Action, Refusal> {
     let body: Datakey = body(request)?;
-    if given(body.context.as_ref()) || given(body.nonce.as_ref()) {
-        return Err(unsupported(
-            "derived keys are not offered: leave context and nonce out",
-        ));
+    if given(body.nonce.as_ref()) {
+        return Err(unsupported(CONVERGENT));
     }
     let bytes = match body.bits.unwrap_or(256) {
         128 => 16,
@@ -271,7 +293,10 @@ fn datakey(kms: &Kms, request: &Request) -> Result<Action, Refusal> {
     };
     let key = key_for_use(kms, request)?;
     let what = EnvelopeOp::Datakey(bytes, show);
-    let task = task(Some(key.kid.clone()), None, None, None, what);
+    let task = EnvelopeTask {
+        derived_by: context(&key, body.context.as_ref())?,
+        ..task(Some(key.kid.clone()), None, None, None, what)
+    };
     Ok(single(task, |mut made| {
         let plaintext = made.plaintext.take();
         let mut value = show_ciphertext(made).unwrap_or_default();

@@ -76,6 +76,7 @@ fn wrapping_key(kms: &Kms, request: &Request) -> Result<Action, Refusal> {
         backend: None,
         payload: PayloadPolicy::Any,
         exportable: false,
+        derived: false,
         rotate_every: None,
         op_id: op_id(tenant.as_str(), "\0wrapping", keys.len()),
     });

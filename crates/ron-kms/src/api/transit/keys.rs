@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ron_crypto::Curve;
 use ron_crypto::hash::sha256;
 use ron_custody::index::{Key, Version};
-use ron_custody::keys::curve_of;
+use ron_custody::keys::{aead_of, curve_of};
 use ron_custody::rights::may_do;
 use ron_custody::{Cause, Refusal};
 use ron_http::{Method, Request, Response, Route};
@@ -19,9 +19,10 @@ use ron_proto::scope;
 use ron_proto::values::{Alg, Kid, OpId};
 use serde_json::{Map, Value, json};
 
-use super::crypt::wanted_type;
+use super::crypt::wanted;
 use super::{
-    bad, body, called, find, form, json_of, key_for_use, names, purpose, route, unsupported, writes,
+    CONVERGENT, bad, body, called, find, form, json_of, key_for_use, names, purpose, route,
+    unsupported, writes,
 };
 use crate::api::Action;
 use crate::work::key_request::KeyRequest;
@@ -176,10 +177,8 @@ fn create(kms: &Kms, request: &Request) -> Result<Action, Refusal> {
     let name = request.param("name");
     let wanted: Create = body(request)?;
     let yes = |flag: Option<bool>| flag == Some(true);
-    if yes(wanted.derived) || yes(wanted.convergent_encryption) {
-        return Err(unsupported(
-            "derived keys and convergent encryption are not offered",
-        ));
+    if yes(wanted.convergent_encryption) {
+        return Err(unsupported(CONVERGENT));
     }
     if yes(wanted.exportable) || yes(wanted.allow_plaintext_backup) {
         return Err(unsupported(
@@ -192,12 +191,10 @@ fn create(kms: &Kms, request: &Request) -> Result<Action, Refusal> {
         Err(refusal) if refusal.cause == Cause::NotFound => {}
         Err(refusal) => return Err(refusal),
     }
-    let body = Box::new(new_key(
-        kms,
-        request,
-        alg,
-        wanted.auto_rotate_period.as_ref(),
-    )?);
+    let body = Box::new(CreateKey {
+        derived: derived(&wanted, alg)?,
+        ..new_key(kms, request, alg, wanted.auto_rotate_period.as_ref())?
+    });
     Ok(Action::store(|call| StoreJob::Create(call, body)))
 }
 
@@ -211,15 +208,29 @@ pub fn to_make(kms: &Kms, request: &Request) -> Result<Option<Box<CreateKey>>, R
                 && may_do(caller, KeyOp::Create).is_ok() => {}
         _ => return Ok(None),
     }
-    let wanted = Create {
-        kind: wanted_type(request)?,
-        ..Create::default()
-    };
+    let wanted = wanted(request)?;
+    if wanted.convergent_encryption == Some(true) {
+        return Err(unsupported(CONVERGENT));
+    }
     let alg = alg_of(&wanted)?;
     if !alg.wraps() {
         return Err(bad("type: keys of this type do not encrypt"));
     }
-    Ok(Some(Box::new(new_key(kms, request, alg, None)?)))
+    Ok(Some(Box::new(CreateKey {
+        derived: derived(&wanted, alg)?,
+        ..new_key(kms, request, alg, None)?
+    })))
+}
+
+/// Whether a new key is derived, which its type must allow.
+fn derived(wanted: &Create, alg: Alg) -> Result<bool, Refusal> {
+    let derived = wanted.derived == Some(true);
+    if derived && aead_of(alg).is_none() {
+        return Err(unsupported(
+            "key derivation is offered for keys of type aes128-gcm96, aes256-gcm96 and chacha20-poly1305: leave derived and context out",
+        ));
+    }
+    Ok(derived)
 }
 
 /// The native request for a key of the name in the path.
@@ -465,7 +476,7 @@ fn shown(name: &str, key: &Key) -> Value {
         };
         versions.insert(version.number.to_string(), entry);
     }
-    json!({
+    let mut shown = json!({
         "name": name,
         "type": kind_of(alg),
         "keys": versions,
@@ -474,16 +485,21 @@ fn shown(name: &str, key: &Key) -> Value {
         "min_decryption_version": key.min_verify,
         "min_encryption_version": key.min_wrap,
         "deletion_allowed": key.deletion_allowed,
-        "derived": false,
+        "derived": key.derived,
         "exportable": false,
         "allow_plaintext_backup": false,
         "imported_key": key.imported,
         "supports_encryption": alg.wraps(),
         "supports_decryption": alg.wraps(),
         "supports_signing": alg.signs(),
-        "supports_derivation": false,
+        "supports_derivation": aead_of(alg).is_some(),
         "ron_key": key.kid,
-    })
+    });
+    if key.derived {
+        shown["kdf"] = "hkdf_sha256".into();
+        shown["convergent_encryption"] = false.into();
+    }
+    shown
 }
 
 #[cfg(test)]

@@ -43,6 +43,8 @@ pub use token::VaultTokens;
 /// before a letter in place of its upper case, and `__` for itself. A purpose has no upper case.
 const PLAIN: &str = "transit.";
 const MIXED: &str = "transit-.";
+/// Why keys never encrypt convergently.
+const CONVERGENT: &str = "convergent_encryption is not offered, because it would use nonces again: leave it and nonce out";
 const ERRORS: &[u16] = &[400, 403, 404, 413, 415, 429, 500, 503, 504];
 
 /// The routes of this API.

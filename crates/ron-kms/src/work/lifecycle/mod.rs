@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ron_crypto::hash::sha256;
-use ron_custody::keys::payload;
+use ron_custody::keys::{aead_of, payload};
 use ron_custody::store::{KeyStore, StoreError};
 use ron_custody::store::{OpRecord, OpRow, Pending};
 use ron_custody::store::{Order, PlanError};
@@ -406,6 +406,11 @@ impl Lifecycle {
             .store
             .new_key(kid, backend, ask.payload.clone(), planner.now)?;
         change.meta.exportable = ask.exportable;
+        if ask.derived && (aead_of(kid.alg).is_none() || !backend.is_local()) {
+            let detail = "keys are derived by context from local keys of aes128-gcm, aes256-gcm and chacha20-poly1305; leave `derived` out";
+            return Err(Refusal::new(Cause::Unsupported, detail).into());
+        }
+        change.meta.derived = ask.derived;
         if let Some(every) = ask.rotate_every {
             planner.set_rotation(&mut change.meta, every)?;
         }
