@@ -23,7 +23,7 @@ scopes! {
     KMS_CREATE = "kms:create";
     /// Rotate keys.
     KMS_ROTATE = "kms:rotate";
-    /// Wrap, generate data keys and random bytes.
+    /// Wrap, generate data keys and random bytes, derive secrets.
     KMS_WRAP = "kms:wrap";
     /// Unwrap.
     KMS_UNWRAP = "kms:unwrap";

@@ -27,12 +27,12 @@ pub struct DeriveRequest {
     /// bytes of X25519.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer_public: Option<Bytes>,
-    /// `salt` of HKDF, at most [`DERIVE_INPUT_BYTES_MAX`] bytes; none when absent.
+    /// `salt` of HKDF, at most 4096 bytes; none when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub salt: Option<Bytes>,
-    /// `info` of HKDF, at most [`DERIVE_INPUT_BYTES_MAX`] bytes: another value for each use of a key. May be empty.
+    /// `info` of HKDF, at most 4096 bytes: another value for each use of a key. May be empty.
     pub info: Bytes,
-    /// Length of the derived secret, in [`DERIVED_BYTES`]; 32 when absent. A shorter one is the beginning of a longer one.
+    /// Length of the derived secret, 16 to 8160 bytes; 32 when absent. A shorter one is the beginning of a longer one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u32>,
     /// What is done with the derived secret; it is never in the answer itself.

@@ -270,7 +270,7 @@ pub struct KeyVersionDoc {
     /// algorithm has no such form.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub public_key_pem: String,
-    /// The same key as a JWK, for algorithms with a JWS name; its `kid` is the RFC 7638 thumbprint.
+    /// The same key as a JWK, for signatures with a JWS name and for key agreement; its `kid` is the RFC 7638 thumbprint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub jwk: Option<Jwk>,
     /// Leaf of the audit log that records the creation of this version.
@@ -296,7 +296,7 @@ fn no_bytes(bytes: &Bytes) -> bool {
 pub struct Jwk {
     /// Key type: `OKP`, `EC`, `RSA` or `AKP`.
     pub kty: String,
-    /// Curve: `Ed25519`, `P-256`, `P-384` or `secp256k1`; absent for `RSA` and `AKP`.
+    /// Curve: `Ed25519`, `X25519`, `P-256`, `P-384` or `secp256k1`; absent for `RSA` and `AKP`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub crv: String,
     /// Public key or x coordinate, base64url; absent for `RSA` and `AKP`.
@@ -316,11 +316,11 @@ pub struct Jwk {
     pub public: Option<String>,
     /// RFC 7638 thumbprint, base64url of SHA-256.
     pub kid: String,
-    /// Algorithm: `EdDSA`, `ES256`, `ES384`, `ES256K`, `ML-DSA-44`, `ML-DSA-65` or `ML-DSA-87`; absent for an `RSA` key that
-    /// signs in several.
+    /// Algorithm: `EdDSA`, `ES256`, `ES384`, `ES256K`, `ML-DSA-44`, `ML-DSA-65` or `ML-DSA-87`; absent for an `RSA` key, which
+    /// signs in several ways, and for key agreement.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub alg: String,
-    /// Key use, always `sig`.
+    /// Key use: `sig`, or `enc` for key agreement.
     #[serde(rename = "use")]
     pub usage: String,
 }
