@@ -1,13 +1,13 @@
 //! The changes of a batch laid over the state: what the rules read and write.
 
 use ron_proto::ledger::{BudgetId, LEDGER_PRINCIPAL, TxId};
-use ron_proto::{Account, Asset, ContentId, EpochId, Tenant, Timestamp};
+use ron_proto::{Account, Asset, EpochId, Tenant, Timestamp};
 
 use super::delta::{Delta, Touched};
 use super::entry::Header;
 use super::limits::{DONE_MS, Limits, REFUSAL_MS};
 use super::state::{
-    AccountRow, AssetRow, BudgetRow, EpochKey, EpochRow, HoldRow, Owner, State, VoidKey,
+    AccountRow, AssetRow, BudgetRow, Due, EpochKey, EpochRow, HoldRow, Owner, State, VoidKey,
 };
 
 /// Reads search the linked commit, then the batch, then the state; writes go to the topmost of
@@ -204,9 +204,9 @@ impl Overlay<'_> {
             .or_else(|| self.state.epochs.get(key))
     }
 
-    /// The epoch of the tenant that last paid for this source.
-    pub(super) fn paid_by(&self, tenant: &Tenant, source: ContentId) -> Option<&EpochId> {
-        let key = (tenant.clone(), source);
+    /// The epoch of the tenant that last paid for this.
+    pub(super) fn paid_by(&self, tenant: &Tenant, due: Due) -> Option<&EpochId> {
+        let key = (tenant.clone(), due);
         self.layers()
             .find_map(|d| d.sources.get(&key))
             .or_else(|| self.state.sources.get(&key))

@@ -7,7 +7,7 @@ use super::epoch::{EpochOpen, Payout};
 use super::limits::ACCOUNTS_MAX;
 use super::overlay::Overlay;
 use super::rules::{Rule, Stop, no, reserved};
-use super::state::{EpochKey, EpochRow, VoidKey};
+use super::state::{Due, EpochKey, EpochRow, VoidKey};
 use super::verdict::Refusal;
 
 /// Reward settlement: an epoch binds once, payouts come in index order, the escrow ends empty.
@@ -60,29 +60,36 @@ impl Overlay<'_> {
             runs: Vec::new(),
         };
         let top = self.top();
-        top.sources
-            .insert((key.0.clone(), open.source), key.1.clone());
+        let correction = open.adjusts.clone().map(Due::Correction);
+        for due in [Some(Due::Usage(open.source)), correction]
+            .into_iter()
+            .flatten()
+        {
+            top.sources.insert((key.0.clone(), due), key.1.clone());
+        }
         top.epochs.insert(key, row);
         Ok(())
     }
 
-    /// Usage is paid once. A correcting epoch names the epoch that paid last, so that no correction
-    /// is made twice.
+    /// Usage is paid once, and an epoch is corrected once: a correcting epoch names the epoch that paid
+    /// last, whatever usage it pays by.
     fn check_source(
         &self,
         tenant: &Tenant,
         source: ContentId,
         adjusts: Option<&EpochId>,
     ) -> Rule<()> {
-        match (self.paid_by(tenant, source), adjusts) {
-            (Some(paid), named) if named != Some(paid) => {
-                no(Refusal::UsagePaid { by: paid.clone() })
-            }
+        let paid = |by: &EpochId| no(Refusal::UsagePaid { by: by.clone() });
+        match (self.paid_by(tenant, Due::Usage(source)), adjusts) {
+            (Some(by), named) if named != Some(by) => return paid(by),
             (None, Some(named)) if self.epoch(&(tenant.clone(), named.clone())).is_none() => {
-                no(Refusal::EpochUnknown)
+                return no(Refusal::EpochUnknown);
             }
-            _ => Ok(()),
+            _ => {}
         }
+        let correction = adjusts.cloned().map(Due::Correction);
+        let corrected = correction.and_then(|due| self.paid_by(tenant, due));
+        corrected.map_or(Ok(()), paid)
     }
 
     fn check_pool(&self, from: &Account, asset: &Asset, amount: u128) -> Rule<(u32, u32)> {

@@ -312,9 +312,18 @@ impl EpochRow {
     }
 }
 
-/// The usage that was paid for, and the epoch that paid last. At most one item per epoch; rebuilt
-/// from the epochs.
-pub(super) type Sources = BTreeMap<(Tenant, ContentId), EpochId>;
+/// What an epoch pays for.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Due {
+    /// Usage, by its hash.
+    Usage(ContentId),
+    /// The correction of another epoch.
+    Correction(EpochId),
+}
+
+/// What was paid for, and the epoch that paid last. At most two items per epoch; rebuilt from the
+/// epochs.
+pub(super) type Sources = BTreeMap<(Tenant, Due), EpochId>;
 
 /// The whole state as of the last applied sequence.
 #[derive(Clone, Debug, Default)]
@@ -489,14 +498,18 @@ impl State {
     }
 
     /// Rebuilds the sources from the epochs, in the order of their opening. The error names the
-    /// first epoch that pays for usage that is already paid without naming the epoch it corrects.
+    /// first epoch that pays for usage that is already paid without naming the epoch it corrects, or
+    /// corrects an epoch a second time.
     pub(super) fn sources_of(epochs: &BTreeMap<EpochKey, EpochRow>) -> Result<Sources, String> {
         let mut opened: Vec<_> = epochs.iter().collect();
         opened.sort_unstable_by_key(|(_, row)| row.opened_seq);
         let mut sources = Sources::new();
         for ((tenant, epoch), row) in opened {
-            let paid = sources.insert((tenant.clone(), row.source), epoch.clone());
-            if let Some(paid) = paid.filter(|paid| row.adjusts.as_ref() != Some(paid)) {
+            let mut pay = |due| sources.insert((tenant.clone(), due), epoch.clone());
+            let paid = pay(Due::Usage(row.source));
+            let paid = paid.filter(|paid| row.adjusts.as_ref() != Some(paid));
+            let corrected = row.adjusts.clone().and_then(|of| pay(Due::Correction(of)));
+            if let Some(paid) = paid.or(corrected) {
                 return Err(format!(
                     "epoch {tenant}/{epoch} pays what epoch {paid} has paid"
                 ));

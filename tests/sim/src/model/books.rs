@@ -48,6 +48,8 @@ pub struct Books {
     pub epochs: BTreeMap<EpochKey, Epoch>,
     /// The epoch that paid a source last.
     pub sources: BTreeMap<(Tenant, ContentId), EpochId>,
+    /// Epochs that another one corrects.
+    pub corrected: BTreeSet<EpochKey>,
     /// Manifests that may open no epoch any more.
     pub voids: BTreeSet<(EpochKey, ContentId)>,
 }

@@ -432,11 +432,17 @@ impl Books {
         let paid_by = self.sources.get(&(tenant.clone(), *source));
         let is_known = paid_by.is_none() || paid_by == adjusts.as_ref();
         require(is_known, RefusalCode::UsagePaid)?;
+        let corrected = adjusts.as_ref().map(|of| (tenant.clone(), of.clone()));
+        let is_first = corrected
+            .as_ref()
+            .is_none_or(|of| !self.corrected.contains(of));
+        require(is_first, RefusalCode::UsagePaid)?;
         self.may_debit(from)?;
         let enough = amount_minor.0 <= self.available(from, asset);
         require(enough, RefusalCode::InsufficientFunds)?;
         self.sources
             .insert((tenant.clone(), *source), epoch.clone());
+        self.corrected.extend(corrected);
         let escrow = escrow_account(tenant, epoch);
         let row = Epoch {
             commitment: *commitment,

@@ -72,12 +72,17 @@ fn usage_is_paid_once_unless_the_paying_epoch_is_corrected_by_name() {
         ("t", "e1", 1, None, Verdict::Done(None)),
         ("t", "e2", 1, None, paid("e1")),
         ("t", "e3", 2, Some("e0"), no(Refusal::EpochUnknown)),
-        ("t", "e3", 2, Some("e1"), Verdict::Done(None)),
-        ("t", "e2", 1, Some("e3"), paid("e1")),
-        ("t", "e2", 1, Some("e1"), Verdict::Done(None)),
-        // A correction is made once as well.
-        ("t", "e4", 1, Some("e1"), paid("e2")),
+        ("t", "e3", 1, Some("e1"), Verdict::Done(None)),
+        ("t", "e2", 1, Some("e1"), paid("e3")),
+        ("t", "e2", 1, Some("e3"), Verdict::Done(None)),
         ("t", "e4", 1, None, paid("e2")),
+        // An epoch is corrected once, also by other usage, which that correction pays as well.
+        ("t", "e4", 2, Some("e1"), paid("e3")),
+        ("t", "e4", 2, Some("e2"), Verdict::Done(None)),
+        ("t", "e6", 2, None, paid("e4")),
+        ("t", "e6", 2, Some("e2"), paid("e4")),
+        ("t", "e6", 1, Some("e4"), paid("e2")),
+        ("t", "e6", 7, Some("e2"), paid("e4")),
         // Usage of another tenant is separate.
         ("u", "e1", 1, None, Verdict::Done(None)),
         ("u", "e2", 1, Some("e2"), paid("e1")),

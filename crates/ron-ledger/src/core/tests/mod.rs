@@ -18,6 +18,7 @@ use draw::{Draw, Maker, name_own_holds};
 use model::{Expected, Model, with_ids};
 
 use super::leaf::encode;
+use super::state::Due;
 use super::*;
 use crate::engine::Atomicity;
 
@@ -355,11 +356,15 @@ fn check(plan: Plan, burst: u32) {
 
 fn compare(state: &State, model: &Model) {
     state.audit().unwrap();
-    let sources = state.sources.iter();
-    let sources: Vec<_> = sources
-        .map(|((_, s), e)| (s.to_string(), e.to_string()))
-        .collect();
-    assert_eq!(sources, model.paid.clone().into_iter().collect::<Vec<_>>());
+    let (mut usage, mut corrected) = (BTreeMap::new(), BTreeMap::new());
+    for ((_, due), epoch) in &state.sources {
+        let _ = match due {
+            Due::Usage(source) => usage.insert(source.to_string(), epoch.to_string()),
+            Due::Correction(of) => corrected.insert(of.to_string(), epoch.to_string()),
+        };
+    }
+    assert_eq!(usage, model.paid);
+    assert_eq!(corrected, model.corrected());
     let voids = state.voids.keys();
     let voids: Vec<_> = voids
         .map(|(_, epoch, commitment)| (epoch.to_string(), commitment.to_string()))

@@ -466,6 +466,13 @@ impl Model {
         Ok(())
     }
 
+    /// By epoch, the one that corrects it.
+    pub(super) fn corrected(&self) -> BTreeMap<String, String> {
+        let all = self.epochs.iter();
+        let all = all.map(|(epoch, (open, ..))| (text(open, "adjusts"), epoch.clone()));
+        all.filter(|(of, _)| !of.is_empty()).collect()
+    }
+
     /// Opening an epoch again with the same fields is `Ok` and changes nothing; so are repeated
     /// payouts and closings.
     fn epoch_open(&mut self, e: &Value) -> Expected {
@@ -482,6 +489,7 @@ impl Model {
             let known = named.is_empty() || self.epochs.contains_key(&named);
             ensure(known, No::EpochUnknown)?;
         }
+        ensure(!self.corrected().contains_key(&named), No::UsagePaid)?;
         self.live(&from)?;
         self.spelt(&s)?;
         // An unknown pool or asset lacks funds even for zero.
