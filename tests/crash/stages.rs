@@ -192,9 +192,23 @@ impl Services {
     }
 
     fn compute(&self, to: &Rewarder, epoch: &str, cid: &str) -> Option<Reply> {
-        let body = json_of!({
+        self.compute_as(to, epoch, cid, None)
+    }
+
+    /// The same, for an epoch that corrects another.
+    fn compute_as(
+        &self,
+        to: &Rewarder,
+        epoch: &str,
+        cid: &str,
+        adjusts: Option<&str>,
+    ) -> Option<Reply> {
+        let mut body = json_of!({
             "snapshot": cid, "policy_id": self.policy["id"], "policy_hash": self.policy_hash
         });
+        if let Some(earlier) = adjusts {
+            body["adjusts"] = earlier.into();
+        }
         let path = format!("/rewarder/epochs/{epoch}/compute");
         let body = body.to_string();
         self.call(to, Method::POST, &path, Some(("application/json", &body)))
@@ -242,6 +256,32 @@ impl Services {
                 _ => {}
             }
         })
+    }
+
+    /// Pays an epoch for the wrong usage, and corrects it by another one.
+    fn adjust(&self, to: &mut Rewarder, epoch: &str) -> bool {
+        let base = format!("{epoch}.base");
+        self.pay(to, &base, &self.other, None) && self.pay(to, epoch, &self.usage, Some(&base))
+    }
+
+    fn pay(&self, to: &mut Rewarder, epoch: &str, usage: &str, adjusts: Option<&str>) -> bool {
+        self.until_settled(to, epoch, |to, run| match run["state"].as_str() {
+            None if run["status"] == 404 => {
+                let cid = self.upload(to, usage, epoch);
+                let _ = cid.and_then(|cid| self.compute_as(to, epoch, &cid, adjusts));
+            }
+            Some("sealed") => {
+                let path = format!("/rewarder/epochs/{epoch}/settle");
+                let _ = self.call(to, Method::POST, &path, None);
+            }
+            _ => {}
+        })
+    }
+
+    /// What is left in the pool.
+    fn left(&self) -> u128 {
+        let pool = self.policy["pool"]["account"].as_str().unwrap();
+        self.balance(&pool.replace(':', "%3A").replace('/', "%2F"))
     }
 
     /// Calls `act` with what is known of the run until the epoch is settled (true) or the process
@@ -383,9 +423,11 @@ impl Services {
             }
         }
         assert!(payees > 1_000, "more than one batch: {payees}");
-        let pool = self.policy["pool"]["account"].as_str().unwrap();
-        let left = self.balance(&pool.replace(':', "%3A").replace('/', "%2F"));
-        assert_eq!(left, funded - total * epochs, "nothing is made or lost");
+        assert_eq!(
+            self.left(),
+            funded - total * epochs,
+            "nothing is made or lost"
+        );
         println!("{payees} payees, each paid once in each of {epochs} epochs");
     }
 }
@@ -517,4 +559,42 @@ fn a_kill_in_any_stage_of_a_withdrawal_pays_the_right_usage_once() {
     drop(rewarder);
     services.rig.kill("ron-ledger");
     ok(&ron_on(services.rig.dir.path(), &["ledger", "verify"]));
+}
+
+#[test]
+fn a_kill_in_any_stage_of_a_correction_pays_the_differences_once() {
+    let mut services = Services::start();
+    services.auto_settle = false;
+    let count = number("RON_STAGE_KILLS", 20) as usize / 2;
+    let funded = services.fund(2 * (count as u128 + 2));
+    let mut rewarder = services.rewarder();
+    assert!(services.adjust(&mut rewarder, "fix:first"));
+    // What an epoch and its correction pay, without a kill.
+    let each = funded - services.left();
+    let all: Vec<(&str, i64)> = STAGES.iter().map(|stage| (*stage, MANY)).collect();
+    services.points.set(&all);
+    assert!(services.adjust(&mut rewarder, "fix:second"));
+    let counts: Vec<i64> = (0..STAGES.len())
+        .map(|s| MANY - services.points.left(s))
+        .collect();
+    let mut hits = 0;
+    for (round, (stage, at)) in spread(&counts, count).into_iter().enumerate() {
+        let (epoch, name) = (format!("fix:{round}"), STAGES[stage]);
+        services.points.set(&[(name, at)]);
+        hits += usize::from(!services.adjust(&mut rewarder, &epoch));
+        services.points.set(&[]);
+        if rewarder.child.try_wait().unwrap().is_some() {
+            rewarder = services.rewarder();
+        }
+        assert!(services.adjust(&mut rewarder, &epoch), "{name} {at}");
+        services.closed(&epoch);
+    }
+    println!("{hits} kills in {count} corrections");
+    assert!(hits + count / 5 >= count, "too few points were reached");
+    let spent = each * (count as u128 + 2);
+    assert_eq!(services.left(), funded - spent, "nothing is made or lost");
+    drop(rewarder);
+    services.rig.kill("ron-ledger");
+    ok(&ron_on(services.rig.dir.path(), &["ledger", "verify"]));
+    ok(&ron_on(services.rig.dir.path(), &["rewarder", "verify"]));
 }

@@ -66,6 +66,7 @@ mod readme;
 mod rewarder;
 mod rewarder_bundle;
 mod rewarder_claims;
+mod rewarder_correction;
 mod rewarder_payees;
 mod rewarder_release;
 mod runbooks;

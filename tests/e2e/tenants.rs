@@ -458,7 +458,17 @@ fn usage_is_paid_once_also_after_a_restart_and_without_the_rewarders_disk() {
     );
     // A correction names the epoch, and waits until its settlement is requested.
     let cid = caller.upload("");
-    let sealed = json(&caller.compute("paid:6", &cid, Some("paid:1")), 200);
+    let lost = caller.compute("paid:6", &cid, Some("paid:1"));
+    assert_eq!(code(&lost), (409, "not_settled".to_owned()));
+    // It needs what the epoch has paid, which is computed again and paid no second time.
+    assert_eq!(
+        json(&caller.compute("paid:1", &cid, None), 200)["state"],
+        "settled"
+    );
+    let more = format!("{USAGE}acct:trudy,smoothing_pool,1000000\n");
+    let stored = caller.post("snapshots", &more, "text/csv");
+    let fixed = serde_json::from_slice::<Value>(&stored.body).unwrap()["cid"].clone();
+    let sealed = json(&caller.compute("paid:6", &fixed, Some("paid:1")), 200);
     assert_eq!(
         (&sealed["state"], &sealed["settles"]),
         (&json!("sealed"), &json!(false))

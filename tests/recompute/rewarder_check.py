@@ -5,11 +5,12 @@ Shares no code with the service: weights and caps are `fractions.Fraction`, ever
 `int`. Needs the `blake3` package for content ids.
 
     rewarder_check.py --policy P --csv C --tenant T --epoch E           print the epoch as JSON
-    ... --period X --adjusts E  of usage of this period, correcting that epoch
-    ... --run-dir D     compare with a run directory (run.json, payouts.bin, snapshot.bin)
+    ... --period X      of usage of this period
+    ... --corrects D    of an epoch that corrects the one in that run directory
+    ... --run-dir D     compare with a run directory (run.json, payouts.bin, snapshot.bin, correction.bin)
     ... --manifest F    compare with a manifest (`-` reads standard input)
     ... --payouts       add every payout to what is printed
-    ... --out D         write snapshot.bin, payouts.bin, policy.json and run.json to D
+    ... --out D         write snapshot.bin, payouts.bin, policy.json, run.json and correction.bin to D
     rewarder_check.py --golden FILE --policy P C1 C2 ...                write the golden file (epoch
                         = the CSV's name without its ending, tenant `default`); --check compares
 
@@ -221,7 +222,62 @@ def claim_root(rows):
     return "0x" + nodes[0].hex()
 
 
-def recompute(csv_path, policy, tenant, epoch, period="", adjusts=""):
+def records(data, head, amounts):
+    """The records of a file of fixed width: account and amounts."""
+    width = int.from_bytes(data[8:12], "big")
+    size = width + 16 * amounts
+    for at in range(head, len(data), size):
+        row = data[at:at + size]
+        yield row[:width].rstrip(b"\0").decode(), *(
+            int.from_bytes(row[width + 16 * n:width + 16 * n + 16], "big") for n in range(amounts))
+
+
+def paid_by(run_dir):
+    """What the epoch in a run directory, and those that it corrects, have paid to each account."""
+    run_dir = pathlib.Path(run_dir)
+    paid = {}
+    if (run_dir / "correction.bin").exists():
+        for account, due, before in records((run_dir / "correction.bin").read_bytes(), 120 + 2 * 88, 2):
+            paid[account] = max(due, before)
+    else:
+        for account, amount in records((run_dir / "payouts.bin").read_bytes(), 72, 1):
+            paid[account] = paid.get(account, 0) + amount
+    return paid
+
+
+def correct(manifest, paid, policy, run_dir):
+    """Makes the manifest one of a correction; returns its rows, payouts.bin and correction.bin."""
+    earlier = json.loads((pathlib.Path(run_dir) / "run.json").read_bytes())
+    before, due, owner = paid_by(run_dir), dict(paid), policy["residual"]["owner"]
+    residual = int(manifest["totals"]["residual_minor"])
+    if owner != policy["pool"]["account"] and residual:
+        due[owner] = due.get(owner, 0) + residual
+    both = {a: {"due": due.get(a, 0), "paid": before.get(a, 0)} for a in due.keys() | before.keys()}
+    accounts = sealed_snapshot(both, ["due", "paid"])
+    pays = {a: n["due"] - n["paid"] for a, n in both.items() if n["due"] > n["paid"]}
+    over = {a: n["paid"] - n["due"] for a, n in both.items() if n["paid"] > n["due"]}
+    assert sum(due.values()) + sum(over.values()) == sum(before.values()) + sum(pays.values())
+    rows, table = payout_table(pays, 0, policy)
+    manifest["version"] = 3
+    manifest["adjusts"] = earlier["epoch_id"]
+    manifest["correction"] = {
+        "of": earlier["commitment"],
+        "accounts": cid(b3(accounts)),
+        "due": manifest["totals"],
+        "paid_minor": str(sum(before.values())),
+        "overpaid_minor": str(sum(over.values())),
+        "overpaid": len(over),
+    }
+    total = str(sum(pays.values()))
+    manifest["totals"] = {
+        "pool_minor": total, "payout_minor": total, "residual_minor": "0", "recipients": len(pays)}
+    manifest["payouts"] = merkle_sum_root(rows)
+    if "claims" in manifest:
+        manifest["claims"]["root"] = claim_root(rows)
+    return rows, table, accounts
+
+
+def recompute(csv_path, policy, tenant, epoch, period="", corrects=None):
     usage, metrics = read_usage(csv_path)
     unknown = [m for m in metrics if m not in policy["metrics"]]
     assert not unknown, f"the policy does not name {unknown}"
@@ -231,6 +287,7 @@ def recompute(csv_path, policy, tenant, epoch, period="", adjusts=""):
     payout = sum(paid.values())
     rows, table = payout_table(paid, pool - payout, policy)
     policy_hash = b3(canonical(policy))
+    adjusts = json.loads((pathlib.Path(corrects) / "run.json").read_bytes())["epoch_id"] if corrects else ""
     key = blake3(b"ron-rewarder/v1/run-key\0")
     for part in (tenant.encode(), epoch.encode(), b3(snapshot), policy_hash, policy["rule_set"].encode(),
                  adjusts.encode()):
@@ -259,14 +316,16 @@ def recompute(csv_path, policy, tenant, epoch, period="", adjusts=""):
         },
         "payouts": merkle_sum_root(rows),
     }
-    if adjusts:
-        manifest["adjusts"] = adjusts
     if policy.get("pay") == "claims":
         manifest["version"] = 2
         manifest["claims"] = {"root": claim_root(rows), "account": policy["claims_account"]}
+    files = {"snapshot.bin": snapshot}
+    if corrects:
+        rows, table, files["correction.bin"] = correct(manifest, paid, policy, corrects)
+    files["payouts.bin"] = table
     manifest["commitment"] = cid(b3(b"ron-rewarder/v1/commitment\0", canonical(manifest)))
     manifest["status"] = "ok"
-    return manifest, rows, table, snapshot
+    return manifest, rows, files
 
 
 def differences(ours, theirs, where="manifest"):
@@ -277,10 +336,10 @@ def differences(ours, theirs, where="manifest"):
         yield f"{where}: recomputed {ours}, found {theirs}"
 
 
-def compare_dir(run_dir, manifest, table, snapshot):
+def compare_dir(run_dir, manifest, files):
     run_dir = pathlib.Path(run_dir)
     yield from differences(manifest, json.loads((run_dir / "run.json").read_bytes()))
-    for name, ours in (("payouts.bin", table), ("snapshot.bin", snapshot)):
+    for name, ours in files.items():
         if (run_dir / name).read_bytes() != ours:
             yield f"{name}: the bytes differ from the recomputation"
 
@@ -289,8 +348,8 @@ def golden(arguments, policy):
     epochs = []
     for path in arguments.csvs:
         name = pathlib.Path(path).stem
-        manifest, _, table, _ = recompute(path, policy, "default", name)
-        epochs.append({"epoch_id": name, "manifest": manifest, "payouts_cid": cid(b3(table))})
+        manifest, _, files = recompute(path, policy, "default", name)
+        epochs.append({"epoch_id": name, "manifest": manifest, "payouts_cid": cid(b3(files["payouts.bin"]))})
     text = json.dumps(epochs, indent=1, sort_keys=True) + "\n"
     if not arguments.check:
         pathlib.Path(arguments.golden).write_text(text)
@@ -307,7 +366,7 @@ def main():
     parser.add_argument("--tenant", default="default")
     parser.add_argument("--epoch")
     parser.add_argument("--period", default="")
-    parser.add_argument("--adjusts", default="")
+    parser.add_argument("--corrects")
     parser.add_argument("--run-dir")
     parser.add_argument("--manifest")
     parser.add_argument("--payouts", action="store_true")
@@ -321,11 +380,11 @@ def main():
         return golden(arguments, policy)
     if not arguments.csv or not arguments.epoch:
         parser.error("--csv and --epoch are needed")
-    manifest, rows, table, snapshot = recompute(
-        arguments.csv, policy, arguments.tenant, arguments.epoch, arguments.period, arguments.adjusts)
+    manifest, rows, files = recompute(
+        arguments.csv, policy, arguments.tenant, arguments.epoch, arguments.period, arguments.corrects)
     found = []
     if arguments.run_dir:
-        found += compare_dir(arguments.run_dir, manifest, table, snapshot)
+        found += compare_dir(arguments.run_dir, manifest, files)
     if arguments.manifest:
         source = sys.stdin.buffer if arguments.manifest == "-" else open(arguments.manifest, "rb")
         found += differences(manifest, json.load(source))
@@ -334,8 +393,7 @@ def main():
         return 1 if found else 0
     if arguments.out:
         out = pathlib.Path(arguments.out)
-        files = {"snapshot.bin": snapshot, "payouts.bin": table,
-                 "policy.json": canonical(policy), "run.json": canonical(manifest)}
+        files |= {"policy.json": canonical(policy), "run.json": canonical(manifest)}
         for name, content in files.items():
             (out / name).write_bytes(content)
     if arguments.payouts:

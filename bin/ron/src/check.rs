@@ -17,11 +17,12 @@ use ron_proto::rewarder::{PayoutProof, RunStatus};
 use ron_service::pinned::{KeyRing, PinnedKey};
 use ron_tlog::note::VerifierKey;
 use svc_rewarder::manifest::bundle::{self, Checked};
-use svc_rewarder::manifest::dir::RUN_SIG;
+use svc_rewarder::manifest::dir::{RUN, RUN_SIG};
 use svc_rewarder::manifest::reader::{ProveError, prove};
-use svc_rewarder::manifest::verify::{Pins, check_proof, verify_run_dir};
+use svc_rewarder::manifest::verify::{Pins, check_proof, read_manifest, verify_run_dir};
 
 use crate::layout::Layout;
+use crate::rewarder::earlier_run;
 use crate::rewarder::place::{self, Place, Site};
 use crate::verifiers;
 
@@ -56,6 +57,10 @@ pub enum RewarderCommand {
         /// is checked.
         #[arg(long, requires = "dir")]
         unsigned: bool,
+        /// Directory of the run that this one corrects: checks that it has paid what the correction says.
+        /// Without `dir`, each correction is checked against the run beside it.
+        #[arg(long, requires = "dir")]
+        corrects: Option<PathBuf>,
         #[command(flatten)]
         keys: RunKeys,
     },
@@ -102,6 +107,7 @@ pub fn rewarder(command: RewarderCommand) -> Result<(), String> {
         RewarderCommand::Verify {
             dir,
             unsigned,
+            corrects,
             keys,
         } => {
             let layout = Layout::new(keys.data_dir.as_deref())?;
@@ -109,7 +115,10 @@ pub fn rewarder(command: RewarderCommand) -> Result<(), String> {
             if let Some(name) = dir {
                 let place = Place::need(&name, place::ALL)?;
                 println!("{}", run_dir(&place.dir, &pins)?);
-                return Ok(());
+                return match corrects {
+                    Some(earlier) => correction_of(&place.dir, &earlier),
+                    None => Ok(()),
+                };
             }
             let dirs = run_dirs(&layout)?;
             if dirs.is_empty() {
@@ -117,6 +126,9 @@ pub fn rewarder(command: RewarderCommand) -> Result<(), String> {
             }
             for dir in dirs {
                 println!("{}", run_dir(&dir, &pins)?);
+                if let Some(earlier) = beside(&dir)? {
+                    correction_of(&dir, &earlier)?;
+                }
             }
             Ok(())
         }
@@ -129,6 +141,31 @@ pub fn rewarder(command: RewarderCommand) -> Result<(), String> {
         }
         RewarderCommand::VerifyProof(args) => proof::run(&args),
     }
+}
+
+/// The directory of the run that the one in `dir` corrects, if it is still there.
+fn beside(dir: &Path) -> Result<Option<PathBuf>, String> {
+    let at = |e| format!("run {}: {e}", dir.display());
+    let manifest = read_manifest(&Dir::os(dir)).map_err(at)?;
+    let (Some(epoch), Some(_), Some(tenant)) =
+        (&manifest.adjusts, &manifest.correction, dir.parent())
+    else {
+        return Ok(None);
+    };
+    let earlier = tenant.join(format!("epoch-{epoch}"));
+    Ok(earlier.join(RUN).exists().then_some(earlier))
+}
+
+/// Checks a correction against the run that it corrects.
+fn correction_of(dir: &Path, earlier: &Path) -> Result<(), String> {
+    let at = |e| format!("run {}: {e}", dir.display());
+    let earlier = earlier_run(earlier)?;
+    earlier.check_correction(&Dir::os(dir)).map_err(at)?;
+    println!(
+        "    corrects epoch {}, and has what that has paid",
+        earlier.epoch()
+    );
+    Ok(())
 }
 
 /// A bundle on a web server has the proof itself; it is read and checked, and nothing else is.

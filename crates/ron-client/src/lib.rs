@@ -28,6 +28,6 @@ pub use call::{Caller, ClientError, Outgoing, encode};
 pub use kms::KmsClient;
 pub use ledger::{ActiveHead, LedgerClient};
 pub use passport::{ClientProof, Form, PassportClient, TokenAsk, basic};
-pub use rewarder::RewarderClient;
+pub use rewarder::{RewarderClient, RunRef};
 pub use ron_http::Credential;
 pub use wallet::WalletClient;

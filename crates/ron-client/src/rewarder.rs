@@ -16,6 +16,46 @@ use serde::de::DeserializeOwned;
 use crate::call::{Caller, ClientError, Outgoing, encode, read};
 use ron_http::Credential;
 
+/// A run of an epoch that is read.
+#[derive(Debug, Clone, Copy)]
+pub struct RunRef<'r> {
+    /// The epoch.
+    pub epoch: &'r EpochId,
+    /// Run key of a dry run; without it the live run or, while there is none, the newest dry run.
+    pub dry_run: Option<&'r ContentId>,
+}
+
+impl<'r> From<&'r EpochId> for RunRef<'r> {
+    fn from(epoch: &'r EpochId) -> Self {
+        Self {
+            epoch,
+            dry_run: None,
+        }
+    }
+}
+
+impl RunRef<'_> {
+    /// The path of a document of the run, with these parameters of its query.
+    fn path(self, document: &str, query: &str) -> String {
+        let dry_run = self
+            .dry_run
+            .map(|key| format!("dry_run={}", encode(&key.to_string())));
+        let query: Vec<&str> = [
+            Some(query).filter(|text| !text.is_empty()),
+            dry_run.as_deref(),
+        ]
+        .into_iter()
+        .flatten()
+        .collect();
+        let mark = if query.is_empty() { "" } else { "?" };
+        format!(
+            "{}{document}{mark}{}",
+            epoch_path(self.epoch),
+            query.join("&")
+        )
+    }
+}
+
 #[derive(Debug, Clone)]
 pub struct RewarderClient(Caller);
 
@@ -157,8 +197,19 @@ impl RewarderClient {
         read(&reply)
     }
 
-    pub fn epoch(&self, epoch: &EpochId, deadline: Deadline) -> Result<EpochRun, ClientError> {
-        self.0.get(&epoch_path(epoch), deadline)
+    /// The state of a run.
+    pub fn epoch<'r>(
+        &self,
+        run: impl Into<RunRef<'r>>,
+        deadline: Deadline,
+    ) -> Result<EpochRun, ClientError> {
+        self.0.get(&run.into().path("", ""), deadline)
+    }
+
+    /// The dry runs of an epoch, the newest first.
+    pub fn dry_runs(&self, epoch: &EpochId, deadline: Deadline) -> Result<EpochList, ClientError> {
+        let path = format!("{}/dry-runs", epoch_path(epoch));
+        self.0.get(&path, deadline)
     }
 
     /// The first page of epochs.
@@ -166,17 +217,15 @@ impl RewarderClient {
         self.0.get("/rewarder/epochs", deadline)
     }
 
-    /// A page of an epoch's payouts, from row `from` on.
-    pub fn payouts(
+    /// A page of a run's payouts, from row `from` on.
+    pub fn payouts<'r>(
         &self,
-        epoch: &EpochId,
+        run: impl Into<RunRef<'r>>,
         from: u64,
         deadline: Deadline,
     ) -> Result<PayoutPage, ClientError> {
-        self.0.get(
-            &format!("{}/payouts?from={from}", epoch_path(epoch)),
-            deadline,
-        )
+        let path = run.into().path("/payouts", &format!("from={from}"));
+        self.0.get(&path, deadline)
     }
 
     /// Proof of one account's payout; 404 when the epoch pays it nothing.
@@ -192,23 +241,34 @@ impl RewarderClient {
     }
 
     /// Why an account gets what it gets.
-    pub fn explain(
+    pub fn explain<'r>(
         &self,
-        epoch: &EpochId,
+        run: impl Into<RunRef<'r>>,
         account: &Account,
         deadline: Deadline,
     ) -> Result<PayoutExplanation, ClientError> {
-        let account = encode(account.as_str());
-        self.0.get(
-            &format!("{}/explain/{account}", epoch_path(epoch)),
-            deadline,
-        )
+        let document = format!("/explain/{}", encode(account.as_str()));
+        self.0.get(&run.into().path(&document, ""), deadline)
     }
 
-    /// The manifest of an epoch, exactly as it was signed.
-    pub fn manifest(&self, epoch: &EpochId, deadline: Deadline) -> Result<String, ClientError> {
-        self.0
-            .get_text(&format!("{}/manifest", epoch_path(epoch)), deadline)
+    /// The manifest of a run, exactly as it was signed.
+    pub fn manifest<'r>(
+        &self,
+        run: impl Into<RunRef<'r>>,
+        deadline: Deadline,
+    ) -> Result<String, ClientError> {
+        self.0.get_text(&run.into().path("/manifest", ""), deadline)
+    }
+
+    /// What is due to every account of a correction and what it was paid before, as a sealed snapshot with
+    /// the content id that the manifest names; 404 for an epoch that corrects no other.
+    pub fn correction<'r>(
+        &self,
+        run: impl Into<RunRef<'r>>,
+        deadline: Deadline,
+    ) -> Result<Vec<u8>, ClientError> {
+        let path = run.into().path("/correction", "");
+        Ok(self.0.send(&Outgoing::get(&path, deadline))?.body)
     }
 
     /// The claim tree of an epoch with claims, as OpenZeppelin's package reads it; 404 for an epoch that

@@ -5,6 +5,7 @@
 //! described in `docs/formats/rewarder.md`.
 
 mod claims;
+mod correction;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -21,6 +22,7 @@ use crate::values::{
 };
 
 pub use claims::{ClaimHash, ClaimsRoot, PayRule};
+pub use correction::{CorrectedPayee, Correction};
 
 /// Format version of the policy document.
 pub const POLICY_FORMAT: u32 = 1;
@@ -28,8 +30,10 @@ pub const POLICY_FORMAT: u32 = 1;
 pub const MANIFEST_LEDGER: u32 = 1;
 /// Format version of the manifest document of an epoch with a claim tree.
 pub const MANIFEST_CLAIMS: u32 = 2;
+/// Format version of the manifest document of an epoch that corrects another.
+pub const MANIFEST_CORRECTION: u32 = 3;
 /// The newest format version of the manifest document.
-pub const MANIFEST_VERSION: u32 = MANIFEST_CLAIMS;
+pub const MANIFEST_VERSION: u32 = MANIFEST_CORRECTION;
 /// Maximum number of metrics in one policy or snapshot.
 pub const METRICS_MAX: usize = 64;
 /// Maximum number of capped categories in one policy.
@@ -444,8 +448,8 @@ pub struct ComputeRequest {
     /// Compute and keep the manifest, but never pay; the epoch remains available.
     #[serde(default)]
     pub dry_run: bool,
-    /// The epoch that this one corrects, whose usage may be paid again. Such a run is settled only
-    /// on request.
+    /// The settled epoch that this one corrects. Such a run pays the differences alone, and is settled
+    /// only on request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub adjusts: Option<EpochId>,
 }
@@ -718,7 +722,8 @@ pub struct RunInputs {
     pub policy_hash: ContentId,
 }
 
-/// The sums of a run, in minor units. `payout_minor + residual_minor = pool_minor`, always.
+/// The sums of a run, in minor units. `payout_minor + residual_minor = pool_minor`, always. Of a
+/// correction, what it pays: its pool is the sum of the differences, and it has no residual.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RunTotals {
@@ -759,7 +764,7 @@ pub enum RunStatus {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RunManifest {
-    /// Format version: 1, or 2 with `claims`.
+    /// Format version: 1, 2 with `claims`, or 3 with `correction`.
     pub version: u32,
     /// Tenant of the epoch.
     pub tenant: Tenant,
@@ -787,6 +792,9 @@ pub struct RunManifest {
     /// The claim tree, for an epoch whose payees claim their payouts elsewhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claims: Option<ClaimsRoot>,
+    /// What a correction compares: what is due by its inputs, and what was paid before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub correction: Option<Correction>,
     /// Whether the payouts may be made.
     pub status: RunStatus,
     /// Hash over the canonical JSON of all fields above except `status`.
@@ -977,7 +985,8 @@ pub struct PayoutExplanation {
     pub account: Account,
     /// Asset that is paid.
     pub asset: Asset,
-    /// What its share pays, in minor units; 0 if nothing.
+    /// What its share pays, in minor units; 0 if nothing. In a correction, what its share comes to: what
+    /// is paid of it is in `correction`.
     pub paid_minor: Amount,
     /// Why nothing, if nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -1002,6 +1011,9 @@ pub struct PayoutExplanation {
     pub remainder_unit: RemainderUnit,
     /// The minimum payout of the policy, in minor units.
     pub min_payout_minor: Amount,
+    /// In a correction: what was paid before, what is due, and the difference.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub correction: Option<CorrectedPayee>,
 }
 
 #[cfg(test)]

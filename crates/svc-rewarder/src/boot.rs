@@ -29,7 +29,7 @@ use crate::runs::registry::Registry;
 use crate::runs::retention::Retention;
 use crate::runs::scheduler::{RunStore, Scheduler};
 use crate::runs::worker::{ResultItem, Worker};
-use crate::runs::{Intent, Job, Run, RunRequest, Update, db};
+use crate::runs::{Intent, Job, Run, RunId, RunRequest, Update, db};
 use crate::settings::{Keys, Settings, Settlement, TABLE};
 use crate::topology::{
     ARTIFACT, CALC, EMIT, IMPORT, L_CALC, Q_IMPORTS, Q_INTENTS, Q_RESULTS, Q_UPDATES, Q_WORK,
@@ -58,11 +58,21 @@ pub(crate) const MIGRATIONS: &[Migration] = &[
         name: "accounts",
         sql: db::SCHEMA_4,
     },
+    Migration {
+        version: 5,
+        name: "dry runs side by side",
+        sql: db::SCHEMA_5,
+    },
 ];
 
 impl RunStore for Store {
     fn put(&mut self, run: &Run) -> Result<(), String> {
         self.write(|tx| Ok::<(), StoreError>(db::put(tx, run)?))
+            .map_err(|error| error.to_string())
+    }
+
+    fn remove(&mut self, id: &RunId) -> Result<(), String> {
+        self.write(|tx| Ok::<(), StoreError>(db::remove(tx, id)?))
             .map_err(|error| error.to_string())
     }
 }
@@ -219,6 +229,7 @@ fn spawn_workers(
     let fetches = origin.is_some();
     let worker = Worker {
         library: library.clone(),
+        artifacts: root.join("runs"),
         origin,
         scratch: scratch.clone(),
         spool: root.join("spool"),

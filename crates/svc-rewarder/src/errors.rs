@@ -72,6 +72,12 @@ const NEVER_PAYS: ProblemKind = kind(
     "The epoch has no recipients",
     "An epoch without recipients never pays. Withdraw it, and compute it from other inputs.",
 );
+const NOT_SETTLED: ProblemKind = kind(
+    "not_settled",
+    409,
+    "The epoch to correct is not paid",
+    "A correction pays the differences to what was paid, so it needs the settled run of the epoch that it `adjusts`. Settle that first; if the rewarder has lost the run, compute the epoch again from its inputs, which pays nothing twice.",
+);
 const QUARANTINED: ProblemKind = kind(
     "quarantined",
     409,
@@ -137,6 +143,14 @@ pub fn epoch_conflict(bound_to: Value) -> Problem {
 /// 409: another epoch has paid the same usage.
 pub fn usage_paid(paid_by: &EpochId) -> Problem {
     Problem::of(&USAGE_PAID, usage_paid_detail(paid_by)).with_details(json!({ "paid_by": paid_by }))
+}
+
+/// 409: an epoch that is to be corrected has not been paid.
+pub fn not_settled(epoch: &EpochId) -> Problem {
+    Problem::of(
+        &NOT_SETTLED,
+        format!("epoch {epoch} is to be corrected, and there is no settled run of it"),
+    )
 }
 
 /// 409: these inputs give a manifest that was withdrawn.

@@ -307,6 +307,20 @@ class Manifests(Case):
         for changes in ({"claim": ["0x12"]}, {"manifest": other}, {"claim": [1]}):
             self.refuse(lambda: verify_payout(canonical({**proof, **changes}), key))
 
+    def test_a_correction_says_what_was_paid_before(self) -> None:
+        correction = Path(__file__).parents[2] / "vectors" / "correction"
+        proof = json.loads((correction / "payout.json").read_bytes())
+        key = json.loads((correction / "verifiers.json").read_bytes())["manifest_public_key"]
+        payout = verify_payout(canonical(proof), key)
+        self.assertEqual((payout.account, payout.amount, payout.manifest.adjusts), ("acct:bob", 250, "e"))
+        found = payout.manifest.correction
+        assert found is not None
+        self.assertEqual((found.paid, found.due_payout, found.overpaid, found.overpaid_accounts), (1000, 1000, 250, 1))
+        manifest = proof["manifest"]
+        for changes in ({"paid_minor": "999"}, {"overpaid": 2}, {"of": manifest["commitment"]}):
+            other = {**manifest, "correction": {**manifest["correction"], **changes}}
+            self.refuse(lambda: verify_payout(canonical({**proof, "manifest": other}), key))
+
     def test_every_altered_byte_is_refused(self) -> None:
         run, signature = vector("run.json"), vector("run.sig.json")
         self.refuse_altered("run.json", lambda raw: verify_manifest(raw, signature, self.key))

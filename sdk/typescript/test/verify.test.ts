@@ -286,6 +286,22 @@ test("a payout that is claimed elsewhere is proven, and has the proof for the co
   refused({ manifest: { ...manifest, claims: { ...(manifest["claims"] as object), account: "claims:other" } } }, "signature");
 });
 
+test("a correction says what was paid before", () => {
+  const correction = fileURLToPath(new URL("../../../../vectors/correction", import.meta.url));
+  const read = (name: string): { [name: string]: Json } => JSON.parse(readFileSync(join(correction, name), "utf8")) as { [name: string]: Json };
+  const proof = read("payout.json");
+  const key = read("verifiers.json")["manifest_public_key"] as string;
+  const payout = verifyPayout(utf8(canonical(proof)), key);
+  assert.deepEqual([payout.account, payout.amount, payout.manifest.adjusts], ["acct:bob", 250n, "e"]);
+  const found = payout.manifest.correction;
+  assert.deepEqual([found?.paid, found?.duePayout, found?.overpaid, found?.overpaidAccounts], [1000n, 1000n, 250n, 1]);
+  const manifest = proof["manifest"] as { [name: string]: Json };
+  for (const changes of [{ paid_minor: "999" }, { overpaid: 2 }, { of: manifest["commitment"] }]) {
+    const other = { ...manifest, correction: { ...(manifest["correction"] as object), ...changes } };
+    refuse(() => verifyPayout(utf8(canonical({ ...proof, manifest: other } as Json)), key), "signature");
+  }
+});
+
 test("a payout's proof of another shape is refused", () => {
   type Proof = { payout: { index: number }; path: { side: string }[]; manifest: object; signatures: object[] };
   const proof = JSON.parse(text(vector("payout.json"))) as Proof;

@@ -110,6 +110,7 @@ export function examine(files: readonly Given[], trust: Trust): Finding[] {
         ["epoch", `${found.epochId} of ${found.tenant}`],
         ["paid", found.payouts === undefined ? "nothing: the epoch is quarantined" : `${found.payouts.total} minor units of ${found.asset}`],
         ["recipients", String(found.recipients)],
+        ...corrected(found),
         ["commitment", found.commitment],
       ];
     }));
@@ -122,11 +123,23 @@ export function examine(files: readonly Given[], trust: Trust): Finding[] {
         ["amount", `${row.amount} minor units of ${row.manifest.asset}`],
         ["epoch", `${row.manifest.epochId} of ${row.manifest.tenant}`],
         ["total of the epoch", String(row.total)],
+        ...corrected(row.manifest),
         ...paidElsewhere(row.manifest),
       ];
     }));
   }
   return findings;
+}
+
+/** A correction pays what is due above what was paid before. */
+function corrected(manifest: Manifest): Finding["facts"] {
+  const { adjusts, correction } = manifest;
+  if (adjusts === undefined || correction === undefined) return [];
+  return [
+    ["corrects epoch", adjusts],
+    ["paid before", String(correction.paid)],
+    ["overpaid, not taken back", String(correction.overpaid)],
+  ];
 }
 
 /** The ledger pays nobody of an epoch with a claim tree. */

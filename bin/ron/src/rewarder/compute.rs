@@ -14,10 +14,11 @@ use svc_rewarder::calculus::{Usage as _, Watch};
 use svc_rewarder::inputs::policy::{VerifiedPolicy, verify_stored};
 use svc_rewarder::inputs::snapshot::Sealed;
 use svc_rewarder::inputs::source::Target;
-use svc_rewarder::manifest::{compute_to, dir};
+use svc_rewarder::manifest::correction::Earlier;
+use svc_rewarder::manifest::{Adjusts, compute_to, dir};
 
 use super::import::dir_of;
-use super::remote::{Remote, failed, within};
+use super::remote::{NamedRun, Remote, failed, within};
 use super::{ROWS, bar};
 use crate::layout::Layout;
 use crate::verifiers;
@@ -29,7 +30,8 @@ use crate::verifiers;
 #[command(
     after_help = "Examples:\n  ron rewarder compute 2026-11 --snapshot usage.sealed --policy reward.json --out run\n  \
                   ron rewarder compute 2026-11 --snapshot usage.sealed --policy reward.json --dry-run\n  \
-                  ron rewarder compute 2026-11 --snapshot b3:... --policy reward.json"
+                  ron rewarder compute 2026-11 --snapshot b3:... --policy reward.json\n  \
+                  ron rewarder compute 2026-11-fix --adjusts 2026-11 --snapshot fixed.sealed --policy reward.json"
 )]
 pub struct ComputeArgs {
     /// Id of the epoch: 1 to 64 of [A-Za-z0-9:._-].
@@ -50,9 +52,12 @@ pub struct ComputeArgs {
     /// verifiers.json; for --out.
     #[arg(long, allow_hyphen_values = true)]
     policy_key: Option<String>,
-    /// Epoch that this one corrects, and whose usage it may therefore pay again.
-    #[arg(long)]
+    /// Settled epoch that this one corrects: it pays the differences. In the service.
+    #[arg(long, conflicts_with = "out")]
     adjusts: Option<EpochId>,
+    /// Directory of the run that this one corrects, with --out.
+    #[arg(long, requires = "out")]
+    corrects: Option<PathBuf>,
     /// Compute and never pay; only in the service.
     #[arg(long, conflicts_with = "out")]
     dry_run: bool,
@@ -113,7 +118,10 @@ fn here(args: &ComputeArgs, out: &Path) -> Result<(), String> {
     let epoch = args.epoch.parse().map_err(|e| format!("{e}"))?;
     let policy = trusted_policy(args)?;
     let tenant = args.tenant.as_ref().unwrap_or(&policy.policy.tenant);
-    let adjusts = args.adjusts.as_ref();
+    let earlier = match &args.corrects {
+        Some(dir) => Some(earlier_run(dir)?),
+        None => None,
+    };
     let sealed = Sealed::open(&OsDisk, Path::new(&args.snapshot))
         .map_err(|e| format!("{}: {e}", args.snapshot))?;
     let parent = dir_of(out);
@@ -121,7 +129,15 @@ fn here(args: &ComputeArgs, out: &Path) -> Result<(), String> {
     std::fs::create_dir_all(out).map_err(cannot)?;
     let name = out.file_name().unwrap_or_default().to_string_lossy();
     let table = parent.join(format!(".payouts.{name}"));
+    let accounts = parent.join(format!(".correction.{name}"));
     let target = Target::file(&OsDisk, &table).map_err(cannot)?;
+    let adjusts = match &earlier {
+        Some(earlier) => {
+            let accounts = Target::file(&OsDisk, &accounts).map_err(cannot)?;
+            Some(Adjusts::of(earlier, accounts))
+        }
+        None => None,
+    };
     let watch = Bar(bar("compute", sealed.accounts() as u64, ROWS));
     let computed = compute_to(target, tenant, &epoch, adjusts, &sealed, &policy, &watch);
     watch.0.finish_and_clear();
@@ -133,7 +149,9 @@ fn here(args: &ComputeArgs, out: &Path) -> Result<(), String> {
     if written.is_err() {
         let _ = std::fs::remove_dir_all(out); // this run's own
     }
-    let _ = std::fs::remove_file(&table); // the run has its own link to it
+    // The run has its own links to them.
+    let _ = std::fs::remove_file(&table);
+    let _ = std::fs::remove_file(&accounts);
     let computed = written?;
     if args.json {
         let text = serde_json::to_string(&computed.manifest).map_err(|e| e.to_string())?;
@@ -145,6 +163,11 @@ fn here(args: &ComputeArgs, out: &Path) -> Result<(), String> {
         None => Ok(()),
         Some(stop) => Err(format!("the run is quarantined: {stop}")),
     }
+}
+
+/// The run in a directory, to correct.
+pub fn earlier_run(dir: &Path) -> Result<Earlier, String> {
+    Earlier::open(&Dir::os(dir)).map_err(|e| format!("run {}: {e}", dir.display()))
 }
 
 /// The policy, if it is signed by the given key or the one in verifiers.json.
@@ -196,7 +219,7 @@ fn there(args: &ComputeArgs) -> Result<(), String> {
     let asked = remote
         .client
         .compute(&epoch, &request, Duration::ZERO, within());
-    asked.map_err(failed)?;
+    let asked = asked.map_err(failed)?;
     // An epoch that settles automatically is awaited to its end; any other is at rest once it is
     // sealed, also if it waits for approvals.
     let settles = |run: &EpochRun| !args.dry_run && run.settles;
@@ -206,7 +229,8 @@ fn there(args: &ComputeArgs) -> Result<(), String> {
         RunState::Review => true,
         _ => false,
     };
-    let run = remote.watch(&epoch, Duration::from_secs(args.wait), done)?;
+    let wait = Duration::from_secs(args.wait);
+    let run = remote.watch(NamedRun::of(&asked).as_ref(), wait, done)?;
     print_run(&run, args.json)
 }
 
@@ -215,13 +239,18 @@ pub fn settle(args: &SettleArgs) -> Result<(), String> {
     let remote = Remote::connect(args.data_dir.as_deref())?;
     remote.client.settle(&epoch, within()).map_err(failed)?;
     let wait = Duration::from_secs(args.wait);
-    let run = remote.watch(&epoch, wait, |run| run.state == RunState::Settled)?;
+    let run = remote.watch((&epoch).into(), wait, |run| run.state == RunState::Settled)?;
     print_run(&run, args.json)
 }
 
 fn print_manifest(manifest: &RunManifest) {
     let totals = &manifest.totals;
     println!("{}", manifest.commitment);
+    if let (Some(epoch), Some(it)) = (&manifest.adjusts, &manifest.correction) {
+        println!("{:<12} {:>40}", "corrects", epoch.as_str());
+        println!("{:<12} {:>40}", "paid before", it.paid_minor.to_string());
+        println!("{:<12} {:>40}", "overpaid", it.overpaid_minor.to_string());
+    }
     println!("{:<12} {:>40}", "recipients", totals.recipients);
     for (what, amount) in [
         ("pool", totals.pool_minor),
@@ -238,6 +267,9 @@ pub(super) fn print_run(run: &EpochRun, json: bool) -> Result<(), String> {
         return Ok(());
     }
     println!("epoch {} is {}", run.epoch_id, run.state.as_str());
+    if run.dry_run {
+        println!("dry run      {}", NamedRun::of(run).short());
+    }
     if let Some(release) = run.release.as_ref().filter(|release| release.needed > 0) {
         let given: Vec<&str> = release.approvals.iter().map(|a| a.by.as_str()).collect();
         let by = if given.is_empty() {

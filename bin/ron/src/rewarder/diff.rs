@@ -3,30 +3,35 @@
 mod picture;
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeMap, BinaryHeap};
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use ron_proto::rewarder::{Payout, RunTotals};
-use ron_proto::{Account, EpochId};
+use ron_proto::rewarder::{Payout, RunManifest, RunTotals};
+use ron_proto::{Account, Amount, ContentId, strict};
+use svc_rewarder::manifest::correction::{self, Before, Earlier, Row};
 use svc_rewarder::manifest::reader::Reader;
 
 use self::picture::Picture;
+use super::correction::fetch;
 use super::place::{PAYOUTS, Place};
-use super::remote::{Remote, failed, within};
+use super::remote::{NamedRun, Remote, failed, within};
 
+const REPLACED: &str = "the run was replaced while it was read; compare again";
 /// Payouts read at a time from a directory.
 const STEP: u64 = 8_192;
 
 /// Compare the payouts of two runs: epochs or dry runs, in directories or in the service. Says who appeared, who left, and
-/// whose payout changed most.
+/// whose payout changed most. A correction counts with what it corrects: compared is what was paid in all.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  ron rewarder diff run-before run\n  \
-                  ron rewarder diff 2026-10 2026-11 --csv changes.csv --svg changes.svg")]
+                  ron rewarder diff 2026-10 2026-11 --csv changes.csv --svg changes.svg\n  \
+                  ron rewarder diff 2026-11@3fa2 2026-11@90b1")]
 pub struct DiffArgs {
-    /// Directory of a run, address of a bundle, or id of an epoch of the service: what is compared with.
+    /// Directory of a run, address of a bundle, id of an epoch of the service, or EPOCH@KEY for one of its dry runs: what is
+    /// compared with.
     before: String,
     /// The same, of what is compared.
     after: String,
@@ -57,11 +62,20 @@ struct Rows {
 
 enum Source {
     /// The reader reads from the place, which must stay.
-    Dir(
-        Box<Reader>,
+    Dir(Box<Reader>, Place),
+    /// What a run has paid in all.
+    Paid(
+        Before,
         #[expect(dead_code, reason = "kept for its files")] Place,
     ),
-    Service(Remote, EpochId),
+    /// All rows are in the page already.
+    Memory,
+    Service {
+        remote: Remote,
+        run: NamedRun,
+        commitment: Option<ContentId>,
+        corrects: bool,
+    },
 }
 
 impl Rows {
@@ -71,14 +85,21 @@ impl Rows {
             let totals = reader.manifest.totals;
             (Source::Dir(Box::new(reader), place), totals)
         } else {
-            let epoch: EpochId = name.parse().map_err(|e| format!("{e}"))?;
             let remote = Remote::connect(data_dir)?;
-            let run = remote.client.epoch(&epoch, within()).map_err(failed)?;
+            let found = remote.find(name)?;
+            let run = remote.client.epoch(found.as_ref(), within());
+            let run = run.map_err(failed)?;
             let state = run.state.as_str();
             let totals = run
                 .totals
-                .ok_or_else(|| format!("epoch {epoch} is {state} and has no payouts"))?;
-            (Source::Service(remote, epoch), totals)
+                .ok_or_else(|| format!("epoch {name} is {state} and has no payouts"))?;
+            let source = Source::Service {
+                remote,
+                run: NamedRun::of(&run),
+                commitment: run.commitment,
+                corrects: run.adjusts.is_some(),
+            };
+            (source, totals)
         };
         Ok(Self {
             source,
@@ -92,28 +113,140 @@ impl Rows {
         if let Some(payout) = self.page.next() {
             return Ok(Some(payout));
         }
+        if let Source::Paid(rows, _) = &mut self.source {
+            let row = rows.next().map_err(|e| e.to_string())?;
+            return row.map(payout).transpose();
+        }
         // The owner of the residual is no recipient; its record follows theirs.
-        let end = self.totals.recipients;
+        let end = match self.source {
+            Source::Memory => self.next,
+            _ => self.totals.recipients,
+        };
         if self.next >= end {
             return Ok(None);
         }
         let mut rows = match &self.source {
+            Source::Paid(..) | Source::Memory => return Ok(None),
             Source::Dir(reader, _) => reader
                 .range(self.next, end.min(self.next + STEP))
                 .map_err(|e| e.to_string())?,
-            Source::Service(remote, epoch) => {
-                let page = remote.client.payouts(epoch, self.next, within());
+            Source::Service { remote, run, .. } => {
+                let page = remote.client.payouts(run.as_ref(), self.next, within());
                 page.map_err(failed)?.payouts
             }
         };
         if rows.is_empty() {
-            return Err("the run was replaced while it was read; compare again".to_owned());
+            return Err(REPLACED.to_owned());
         }
         rows.retain(|row| row.index < end);
         self.next += rows.len() as u64;
         self.page = rows.into_iter();
         Ok(self.page.next())
     }
+}
+
+impl Rows {
+    /// Whether the run corrects another one.
+    fn corrects(&self) -> bool {
+        match &self.source {
+            Source::Dir(reader, _) => reader.manifest.correction.is_some(),
+            Source::Service { corrects, .. } => *corrects,
+            Source::Paid(..) | Source::Memory => false,
+        }
+    }
+
+    /// What the run has paid in all: a correction with what it corrects, and a residual with the payouts.
+    fn in_all(mut self) -> Result<Self, String> {
+        let (source, paid, recipients) = match self.source {
+            Source::Dir(reader, place) => {
+                let earlier = Earlier::open(&place.open()).map_err(|e| e.to_string())?;
+                let manifest = &reader.manifest;
+                let before = manifest.correction.map_or(0, |of| of.paid_minor.0);
+                let paid = before.saturating_add(reader.total());
+                (
+                    Source::Paid(earlier.paid(), place),
+                    paid,
+                    manifest.totals.recipients,
+                )
+            }
+            Source::Service { remote, run, .. } => {
+                let rows = paid_by(&remote, &run)?;
+                let paid = rows.iter().map(|row| row.amount_minor.0);
+                let paid = paid.fold(0_u128, u128::saturating_add);
+                self.page = rows.into_iter();
+                (Source::Memory, paid, self.totals.recipients)
+            }
+            other => (other, self.totals.payout_minor.0, self.totals.recipients),
+        };
+        self.source = source;
+        self.totals = RunTotals {
+            pool_minor: Amount(paid),
+            payout_minor: Amount(paid),
+            residual_minor: Amount::ZERO,
+            recipients,
+        };
+        Ok(self)
+    }
+
+    /// Fails if another run took the place of this one while it was read.
+    fn are_whole(&self) -> Result<(), String> {
+        let Source::Service {
+            remote,
+            run,
+            commitment,
+            ..
+        } = &self.source
+        else {
+            return Ok(());
+        };
+        let now = remote.client.epoch(run.as_ref(), within());
+        if now.map_err(failed)?.commitment == *commitment {
+            Ok(())
+        } else {
+            Err(REPLACED.to_owned())
+        }
+    }
+}
+
+fn payout(row: Row) -> Result<Payout, String> {
+    let account = String::from_utf8(row.account).map_err(|e| e.to_string())?;
+    Ok(Payout {
+        index: 0,
+        account: account.parse().map_err(|e| format!("{e}"))?,
+        amount_minor: Amount(row.paid),
+    })
+}
+
+/// What a run of the service has paid in all. Held in memory.
+fn paid_by(remote: &Remote, run: &NamedRun) -> Result<Vec<Payout>, String> {
+    let text = remote.client.manifest(run.as_ref(), within());
+    let manifest: RunManifest =
+        strict::from_slice(text.map_err(failed)?.as_bytes()).map_err(|e| e.to_string())?;
+    if let Some(correction) = &manifest.correction {
+        let accounts = fetch(remote, run, correction)?;
+        let (mut rows, mut all) = (correction::Rows::over(&accounts), Vec::new());
+        while let Some(mut row) = rows.next().map_err(|e| e.to_string())? {
+            row.paid = row.paid.max(row.due);
+            all.push(payout(row)?);
+        }
+        return Ok(all);
+    }
+    let mut paid: BTreeMap<Account, u128> = BTreeMap::new();
+    let mut from = Some(0);
+    while let Some(first) = from {
+        let page = remote.client.payouts(run.as_ref(), first, within());
+        let page = page.map_err(failed)?;
+        for row in page.payouts {
+            *paid.entry(row.account).or_default() += row.amount_minor.0;
+        }
+        from = page.next;
+    }
+    let row = |(account, minor)| Payout {
+        index: 0,
+        account,
+        amount_minor: Amount(minor),
+    };
+    Ok(paid.into_iter().map(row).collect())
 }
 
 /// One account whose payout differs.
@@ -172,6 +305,9 @@ pub fn run(args: &DiffArgs) -> Result<(), String> {
     let data_dir = args.data_dir.as_deref();
     let mut before = Rows::open(&args.before, data_dir)?;
     let mut after = Rows::open(&args.after, data_dir)?;
+    if before.corrects() || after.corrects() {
+        (before, after) = (before.in_all()?, after.in_all()?);
+    }
     let cannot = |path: &Path, e: io::Error| format!("cannot write {}: {e}", path.display());
     let mut csv = match &args.csv {
         None => None,
@@ -218,6 +354,8 @@ pub fn run(args: &DiffArgs) -> Result<(), String> {
         }
         Ok(())
     })?;
+    before.are_whole()?;
+    after.are_whole()?;
     if let Some((path, mut out)) = csv {
         out.flush().map_err(|e| cannot(path, e))?;
     }

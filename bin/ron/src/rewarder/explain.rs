@@ -16,7 +16,7 @@ use super::remote::{Remote, failed, within};
     after_help = "Examples:\n  ron rewarder explain run acct:alice\n  ron rewarder explain 2026-11 acct:alice --json"
 )]
 pub struct ExplainArgs {
-    /// Directory of the run, address of a bundle, or id of an epoch of the service.
+    /// Directory of the run, address of a bundle, id of an epoch of the service, or EPOCH@KEY for one of its dry runs.
     run: String,
     /// Account.
     account: String,
@@ -35,9 +35,9 @@ pub fn run(args: &ExplainArgs) -> Result<(), String> {
         let run = Explainer::open(&place.open(), &()).map_err(at)?;
         run.explain(&account).map_err(at)?
     } else {
-        let epoch = args.run.parse().map_err(|e| format!("{e}"))?;
         let remote = Remote::connect(args.data_dir.as_deref())?;
-        let answer = remote.client.explain(&epoch, &account, within());
+        let run = remote.find(&args.run)?;
+        let answer = remote.client.explain(run.as_ref(), &account, within());
         answer.map_err(failed)?
     };
     if args.json {
@@ -51,10 +51,22 @@ pub fn run(args: &ExplainArgs) -> Result<(), String> {
 
 fn print(it: &PayoutExplanation) {
     let line = |what: &str, value: String| println!("{what:<12} {value}");
-    println!(
-        "{} of {} gets {} {}",
-        it.account, it.epoch_id, it.paid_minor, it.asset
-    );
+    let gets = it
+        .correction
+        .as_ref()
+        .map_or(it.paid_minor, |of| of.payout_minor);
+    println!("{} of {} gets {gets} {}", it.account, it.epoch_id, it.asset);
+    if let Some(of) = &it.correction {
+        line("paid before", of.before_minor.to_string());
+        line("due", of.due_minor.to_string());
+        line("difference", of.payout_minor.to_string());
+        if !of.overpaid_minor.is_zero() {
+            line(
+                "overpaid",
+                format!("{}, which is not taken back", of.overpaid_minor),
+            );
+        }
+    }
     for used in &it.metrics {
         let capped = match (&used.category, used.category_capped) {
             (Some(category), true) => format!(", category {category} at its cap"),

@@ -4,7 +4,9 @@
 
 mod bundle;
 mod compute;
+mod correction;
 mod diff;
+mod dry_runs;
 mod explain;
 mod export;
 mod import;
@@ -12,6 +14,8 @@ pub mod place;
 mod plot;
 mod release;
 pub mod remote;
+
+pub use compute::earlier_run;
 
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -43,6 +47,8 @@ enum Command {
     Withdraw(release::WithdrawArgs),
     Explain(explain::ExplainArgs),
     Diff(diff::DiffArgs),
+    DryRuns(dry_runs::DryRunsArgs),
+    Correction(correction::CorrectionArgs),
     Export(export::ExportArgs),
     Bundle(bundle::BundleArgs),
     Plot(plot::PlotArgs),
@@ -59,6 +65,8 @@ pub fn run(args: RewarderArgs) -> Result<(), String> {
         Command::Withdraw(args) => release::withdraw(&args),
         Command::Explain(args) => explain::run(&args),
         Command::Diff(args) => diff::run(&args),
+        Command::DryRuns(args) => dry_runs::run(&args),
+        Command::Correction(args) => correction::run(&args),
         Command::Export(args) => export::run(&args),
         Command::Bundle(args) => bundle::run(&args),
         Command::Plot(args) => plot::run(&args),

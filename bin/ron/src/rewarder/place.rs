@@ -41,6 +41,7 @@ pub const PAYOUTS: &[&str] = &[
     dir::PAYOUTS,
     dir::TREE,
     dir::CLAIMS_TREE,
+    dir::CORRECTION,
 ];
 /// Files that explain them.
 pub const INPUTS: &[&str] = &[
@@ -49,6 +50,7 @@ pub const INPUTS: &[&str] = &[
     dir::TREE,
     dir::SNAPSHOT,
     dir::POLICY,
+    dir::CORRECTION,
 ];
 /// Everything that a verification reads.
 pub const ALL: &[&str] = &Bundle::FILES;

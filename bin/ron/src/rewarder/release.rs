@@ -84,7 +84,7 @@ pub fn withdraw(args: &WithdrawArgs) -> Result<(), String> {
     let asked = remote.client.withdraw(&epoch, &request, within());
     asked.map_err(failed)?;
     let decided = |run: &EpochRun| run.state != RunState::Withdrawing;
-    let run = remote.watch(&epoch, Duration::from_secs(args.wait), decided)?;
+    let run = remote.watch((&epoch).into(), Duration::from_secs(args.wait), decided)?;
     if run.state == RunState::Withdrawn {
         return print_run(&run, args.json);
     }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use ron_client::{ClientError, RewarderClient, TokenAsk};
+use ron_client::{ClientError, RewarderClient, RunRef, TokenAsk};
 use ron_files::OsDisk;
 use ron_kernel::{Deadline, Shutdown};
 use ron_proto::rewarder::{EpochRun, RunState};
@@ -19,6 +19,40 @@ const CALL: Duration = Duration::from_secs(60);
 
 /// Minimum rate of an upload that the service accepts, in bytes per second.
 const SLOWEST: u64 = 64 << 10;
+
+/// Digits of a run key in the short name of a dry run.
+const SHORT: usize = 12;
+
+/// A run of the service: the live run of an epoch or, as EPOCH@KEY, a dry run.
+#[derive(Clone, Debug)]
+pub struct NamedRun {
+    pub epoch: EpochId,
+    pub dry_run: Option<ContentId>,
+}
+
+impl NamedRun {
+    pub fn of(run: &EpochRun) -> Self {
+        Self {
+            epoch: run.epoch_id.clone(),
+            dry_run: run.dry_run.then_some(run.run_key),
+        }
+    }
+
+    pub const fn as_ref(&self) -> RunRef<'_> {
+        RunRef {
+            epoch: &self.epoch,
+            dry_run: self.dry_run.as_ref(),
+        }
+    }
+
+    /// The name with as much of the run key as usually tells dry runs apart.
+    pub fn short(&self) -> String {
+        match &self.dry_run {
+            None => self.epoch.to_string(),
+            Some(key) => format!("{}@{}", self.epoch, &key.hex()[..SHORT]),
+        }
+    }
+}
 
 /// A client with a fresh token.
 pub struct Remote {
@@ -55,6 +89,34 @@ impl Remote {
         })
     }
 
+    /// The run that EPOCH or EPOCH@KEY names; KEY is the run key of a dry run, or its first digits.
+    pub fn find(&self, name: &str) -> Result<NamedRun, String> {
+        let (epoch, key) = match name.split_once('@') {
+            Some((epoch, key)) => (epoch, Some(key.trim_start_matches("b3:"))),
+            None => (name, None),
+        };
+        let epoch: EpochId = epoch.parse().map_err(|e| format!("{e}"))?;
+        let Some(key) = key else {
+            return Ok(NamedRun {
+                epoch,
+                dry_run: None,
+            });
+        };
+        let runs = self.client.dry_runs(&epoch, within()).map_err(failed)?;
+        let named = |run: &&EpochRun| run.run_key.hex().starts_with(key);
+        let found: Vec<_> = runs.epochs.iter().filter(named).collect();
+        match found.as_slice() {
+            [run] if !key.is_empty() => Ok(NamedRun::of(run)),
+            [] => Err(format!(
+                "epoch {epoch} has no dry run {key}; `ron rewarder dry-runs {epoch}` lists those that are kept"
+            )),
+            _ => Err(format!(
+                "epoch {epoch} has {} dry runs whose run keys begin with \"{key}\"; give more digits",
+                found.len()
+            )),
+        }
+    }
+
     /// Sends a sealed snapshot; sending it again changes nothing.
     pub fn upload(&self, path: &Path) -> Result<ContentId, String> {
         let sealed = Sealed::open(&OsDisk, path).map_err(|e| format!("{}: {e}", path.display()))?;
@@ -71,14 +133,14 @@ impl Remote {
     /// Waits, with a progress bar, until `done` returns true.
     pub fn watch(
         &self,
-        epoch: &EpochId,
+        of: RunRef<'_>,
         longest: Duration,
         done: impl Fn(&EpochRun) -> bool,
     ) -> Result<EpochRun, String> {
         let end = Deadline::within(longest);
         let bar = bar("queued", 0, ROWS);
         loop {
-            let run = self.client.epoch(epoch, within()).map_err(failed)?;
+            let run = self.client.epoch(of, within()).map_err(failed)?;
             let p = &run.progress;
             let (pos, len) = match run.state {
                 RunState::Queued | RunState::Computing => (p.shares_computed, p.rows_total),
@@ -96,7 +158,7 @@ impl Remote {
             let over = matches!(run.state, RunState::Failed | RunState::Quarantined);
             if over || end.expired() {
                 bar.finish_and_clear();
-                return Err(format!("epoch {epoch} is {}{why}", run.state.as_str()));
+                return Err(format!("epoch {} is {}{why}", of.epoch, run.state.as_str()));
             }
             let (_keep, never) = Shutdown::pair();
             never.wait(Deadline::within(Duration::from_millis(50)));

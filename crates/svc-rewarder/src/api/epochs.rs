@@ -11,7 +11,7 @@ use ron_proto::rewarder::{
     PAYOUT_PAGE_MAX, PayoutPage, RunManifest, WITHDRAWAL_REASON_MAX, WithdrawRequest,
 };
 use ron_proto::scope;
-use ron_proto::values::EpochId;
+use ron_proto::values::{ContentId, EpochId};
 
 use super::{Api, Concern, param};
 use crate::calculus::Rules;
@@ -69,24 +69,28 @@ pub fn routes(api: &Arc<Api>) -> Vec<Route> {
             .body::<WithdrawRequest>()
             .errors(&[400, 404, 409, 422, 429, 501, 503]),
         get("/rewarder/epochs", list)
-            .summary("The tenant's epochs.")
+            .summary("The tenant's epochs, each with its live run or, while there is none, its newest dry run.")
             .query_as::<EpochId>("after", false, "the last epoch of the page before")
             .query_as::<u64>("limit", false, "epochs on the page, at most 500")
             .returns::<EpochList>(200)
             .errors(&[400]),
-        get("/rewarder/epochs/{id}", state)
+        get("/rewarder/epochs/{id}/dry-runs", dry_runs)
+            .summary("The dry runs of an epoch that are kept, the newest first: at most 16, each of other inputs.")
+            .returns::<EpochList>(200)
+            .errors(&[400]),
+        reads_dry_runs(get("/rewarder/epochs/{id}", state))
             .summary("The state of an epoch's run, with progress.")
             .returns::<EpochRun>(200)
             .errors(&[400, 404]),
-        get("/rewarder/epochs/{id}/manifest", manifest)
+        reads_dry_runs(get("/rewarder/epochs/{id}/manifest", manifest))
             .summary("The manifest, byte for byte as it is signed.")
             .returns::<RunManifest>(200)
             .errors(&[400, 404, 409]),
-        get("/rewarder/epochs/{id}/signatures", signatures)
+        reads_dry_runs(get("/rewarder/epochs/{id}/signatures", signatures))
             .summary("The signatures over the manifest's commitment.")
             .returns::<ManifestSignatures>(200)
             .errors(&[400, 404]),
-        get("/rewarder/epochs/{id}/payouts", payouts)
+        reads_dry_runs(get("/rewarder/epochs/{id}/payouts", payouts))
             .summary("The payout table, by pages.")
             .query_as::<u64>("from", false, "the first index of the page")
             .query_as::<u64>("limit", false, "rows on the page, at most 1000")
@@ -95,11 +99,16 @@ pub fn routes(api: &Arc<Api>) -> Vec<Route> {
     ]
 }
 
-fn id(request: &Request) -> Result<RunId, Problem> {
-    Ok((
-        request.principal.tenant.clone(),
-        param::<EpochId>(request, "id")?,
-    ))
+/// The query parameter of requests that read a dry run.
+pub(super) const DRY_RUN: &str = "dry_run";
+
+/// Lets a route read dry runs as well.
+pub(super) fn reads_dry_runs(route: Route) -> Route {
+    route.query_as::<ContentId>(
+        DRY_RUN,
+        false,
+        "run key of a dry run to read; without it, the live run or, while there is none, the newest dry run",
+    )
 }
 
 /// Passes a request to the scheduler, which sends the response.
@@ -112,8 +121,8 @@ fn send(
     let asked = api
         .check_caveats(request, Concern::All)
         .and_then(|()| request.query_only(&["wait"]))
-        .and_then(|()| Ok((id(request)?, request.wait()?, read(api, request)?)));
-    let (id, wait, action) = match asked {
+        .and_then(|()| Ok((param(request, "id")?, request.wait()?, read(api, request)?)));
+    let (epoch, wait, action) = match asked {
         Ok(asked) => asked,
         Err(problem) => return responder.send(problem),
     };
@@ -121,7 +130,8 @@ fn send(
     let limited = request.header("x-request-deadline-ms").is_some();
     let compute_by: Option<Deadline> = wait.filter(|_| limited).map(|_| responder.deadline());
     let asked = RunRequest {
-        id,
+        tenant: request.principal.tenant.clone(),
+        epoch,
         action,
         wait,
         compute_by,
@@ -148,31 +158,31 @@ fn compute(api: &Api, request: &Request) -> Result<RunAction, Problem> {
         dry_run,
         adjusts,
     } = request.json()?;
-    let id = id(request)?;
-    if adjusts.as_ref() == Some(&id.1) {
+    let tenant = &request.principal.tenant;
+    let epoch: EpochId = param(request, "id")?;
+    if adjusts.as_ref() == Some(&epoch) {
         return Err(Problem::bad_request("`adjusts` must name another epoch"));
     }
-    let known = api.registry.get(&id).filter(|entry| {
-        let run = &entry.run;
+    let known = api.registry.find(tenant, &epoch, |run| {
         (run.snapshot, &run.policy_id, run.policy_hash) == (snapshot, &policy_id, policy_hash)
-            && run.adjusts == adjusts
+            && (&run.adjusts, run.dry_run) == (&adjusts, dry_run)
     });
     let run_key = if let Some(entry) = known {
         entry.run.run_key
     } else {
         let policy = api
             .library
-            .policy(&id.0, &policy_id, &policy_hash)
+            .policy(tenant, &policy_id, &policy_hash)
             .map_err(|error| errors::library(&error, true))?;
         api.library
-            .keep_policy(&id.0, &policy)
+            .keep_policy(tenant, &policy)
             .map_err(|error| errors::library(&error, true))?;
         // Renewed before the lookup, so that retention cannot remove the snapshot until the run is
         // in the table.
-        api.library.renew(&id.0, &snapshot, api.clock.unix_ms());
+        api.library.renew(tenant, &snapshot, api.clock.unix_ms());
         // The handler reads the header only; the worker that computes the run reads and checks
         // every byte.
-        match api.library.snapshot_head(&id.0, &snapshot) {
+        match api.library.snapshot_head(tenant, &snapshot) {
             Ok(usage) => {
                 Rules::new(&policy.policy, &usage.metric_names())
                     .map_err(|error| errors::policy_mismatch(error.to_string()))?;
@@ -182,8 +192,8 @@ fn compute(api: &Api, request: &Request) -> Result<RunAction, Problem> {
             Err(error) => return Err(errors::library(&error, false)),
         }
         run_key(
-            &id.0,
-            &id.1,
+            tenant,
+            &epoch,
             adjusts.as_ref(),
             &snapshot,
             &policy_hash,
@@ -233,9 +243,32 @@ fn withdraw(_: &Api, request: &Request) -> Result<RunAction, Problem> {
 }
 
 fn entry(api: &Api, request: &Request) -> Result<Entry, Problem> {
-    api.registry
-        .get(&id(request)?)
-        .ok_or_else(|| Problem::not_found("there is no run of this epoch; compute it first"))
+    let tenant = &request.principal.tenant;
+    let epoch: EpochId = param(request, "id")?;
+    let Some(run_key) = request.query_as::<ContentId>(DRY_RUN)? else {
+        let found = api.registry.current(tenant, &epoch);
+        return found
+            .ok_or_else(|| Problem::not_found("there is no run of this epoch; compute it first"));
+    };
+    let id = RunId {
+        tenant: tenant.clone(),
+        epoch,
+        dry_run: Some(run_key),
+    };
+    api.registry.get(&id).ok_or_else(|| {
+        Problem::not_found(
+            "there is no dry run of this epoch with this run key; /dry-runs lists those that are kept",
+        )
+    })
+}
+
+fn dry_runs(api: &Api, request: &Request) -> Result<Response, Problem> {
+    request.query_only(&[])?;
+    let (tenant, epoch) = (&request.principal.tenant, param(request, "id")?);
+    let now = api.clock.unix_ms();
+    let runs = api.registry.dry_runs(tenant, &epoch);
+    let epochs = runs.iter().map(|entry| entry.view(now)).collect();
+    Ok(Response::json(200, &EpochList { epochs, next: None }))
 }
 
 fn list(api: &Api, request: &Request) -> Result<Response, Problem> {
@@ -262,7 +295,7 @@ fn list(api: &Api, request: &Request) -> Result<Response, Problem> {
 }
 
 fn state(api: &Api, request: &Request) -> Result<Response, Problem> {
-    request.query_only(&[])?;
+    request.query_only(&[DRY_RUN])?;
     Ok(Response::json(
         200,
         &entry(api, request)?.view(api.clock.unix_ms()),
@@ -279,7 +312,7 @@ pub(super) fn sealed(api: &Api, request: &Request) -> Result<Dir, Problem> {
         );
         return Err(Problem::not_found(detail));
     }
-    let dir = dir::of(&api.artifacts, &run.tenant, &run.epoch, run.dry_run);
+    let dir = run.dir(&api.artifacts);
     if run.at_rest() && is_gone(&dir) {
         let detail = "the artifacts of this run are past their retention and were removed";
         return Err(Problem::not_found(detail));
@@ -301,7 +334,7 @@ pub(super) fn damaged(error: &VerifyError) -> Problem {
 }
 
 fn manifest(api: &Api, request: &Request) -> Result<Response, Problem> {
-    request.query_only(&[])?;
+    request.query_only(&[DRY_RUN])?;
     let manifest =
         verify::read_manifest(&sealed(api, request)?).map_err(|error| damaged(&error))?;
     let bytes = dir::to_json(&manifest).map_err(|error| Problem::internal(error.to_string()))?;
@@ -309,7 +342,7 @@ fn manifest(api: &Api, request: &Request) -> Result<Response, Problem> {
 }
 
 fn signatures(api: &Api, request: &Request) -> Result<Response, Problem> {
-    request.query_only(&[])?;
+    request.query_only(&[DRY_RUN])?;
     let dir = sealed(api, request)?;
     let manifest = verify::read_manifest(&dir).map_err(|error| damaged(&error))?;
     let signatures = verify::read_signatures(&dir).map_err(|error| damaged(&error))?;
@@ -339,7 +372,7 @@ pub(super) fn reader(api: &Api, request: &Request) -> Result<Reader, Problem> {
 }
 
 fn payouts(api: &Api, request: &Request) -> Result<Response, Problem> {
-    request.query_only(&["from", "limit"])?;
+    request.query_only(&["from", "limit", DRY_RUN])?;
     let from = request.query_as::<u64>("from")?.unwrap_or(0);
     let limit = request.query_as::<u64>("limit")?.unwrap_or(PAYOUT_PAGE_MAX);
     if limit == 0 || limit > PAYOUT_PAGE_MAX {

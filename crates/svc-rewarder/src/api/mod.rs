@@ -1,8 +1,8 @@
 //! The HTTP API: one file per resource.
 
-pub mod claims;
 pub mod epochs;
 pub mod explained;
+pub mod files;
 pub mod payees;
 pub mod policies;
 pub mod snapshots;
@@ -59,7 +59,7 @@ impl Api {
         let api = Arc::new(self);
         let routes = epochs::routes(&api)
             .into_iter()
-            .chain([claims::route(&api)])
+            .chain(files::routes(&api))
             .chain(payees::routes(&api))
             .chain(policies::routes(&api))
             .chain(snapshots::routes(&api));

@@ -8,7 +8,7 @@ use ron_proto::problem::Problem;
 use ron_proto::rewarder::{Payout, PayoutExplanation, PayoutProof};
 use ron_proto::values::Account;
 
-use super::epochs::{READ, damaged, quarantined, reader, sealed};
+use super::epochs::{DRY_RUN, READ, damaged, quarantined, reader, reads_dry_runs, sealed};
 use super::explained::NoPlan;
 use super::{Api, Concern, param};
 use crate::inline;
@@ -21,10 +21,10 @@ pub fn routes(api: &Arc<Api>) -> Vec<Route> {
         let answer = move |request: &Request| {
             let account: Account = param(request, "account")?;
             api.check_caveats(request, Concern::Account(&account))?;
-            request.query_only(&[])?;
+            request.query_only(&[DRY_RUN])?;
             answer(&api, request, &account)
         };
-        Route::get(path, READ, answer).while_draining()
+        reads_dry_runs(Route::get(path, READ, answer).while_draining())
     };
     vec![
         get("/rewarder/epochs/{id}/payouts/{account}", payout)

@@ -217,6 +217,11 @@ impl Sealed {
         &self.source
     }
 
+    /// Its header, which contains the hash of the records and so identifies the whole.
+    pub(crate) fn header(&self) -> std::io::Result<Cow<'_, [u8]>> {
+        self.source.at(0, self.head.body_at() as usize)
+    }
+
     /// The metrics it holds, sorted by name.
     pub fn metrics(&self) -> &[MetricTotal] {
         &self.head.metrics
@@ -349,7 +354,7 @@ impl Usage for Sealed {
 }
 
 /// Writes a sealed snapshot, account by account in order.
-pub(super) struct SealWriter {
+pub(crate) struct SealWriter {
     target: Target,
     period: Option<UsagePeriod>,
     width: usize,
@@ -366,7 +371,7 @@ const BUFFER: usize = 1 << 20;
 impl SealWriter {
     /// For these metrics, sorted by name, and accounts of at most `width` bytes; at least one
     /// account must have exactly `width`.
-    pub(super) fn new(
+    pub(crate) fn new(
         mut target: Target,
         period: Option<UsagePeriod>,
         metrics: Vec<Metric>,
@@ -386,7 +391,7 @@ impl SealWriter {
     }
 
     /// Appends the next account in byte order, with one amount per metric.
-    pub(super) fn push(
+    pub(crate) fn push(
         &mut self,
         account: &[u8],
         amounts: impl Iterator<Item = u128>,
@@ -415,7 +420,14 @@ impl SealWriter {
 
     /// Writes the header and reads the whole file again: a returned snapshot has passed every
     /// check.
-    pub(super) fn finish(mut self) -> Result<Sealed, SealError> {
+    pub(crate) fn finish(self) -> Result<Sealed, SealError> {
+        let (_, source) = self.close()?;
+        Sealed::check(source.ok_or(SealError::Header("it was written nowhere"))?)
+    }
+
+    /// Writes the header and returns it: it contains the hash of the records, so it identifies the
+    /// whole. No source for [`Target::Nowhere`].
+    pub(crate) fn close(mut self) -> Result<(Vec<u8>, Option<Source>), SealError> {
         self.flush()?;
         let mut head = vec![0; HEAD + METRIC_ENTRY * self.metrics.len()];
         head[..8].copy_from_slice(&KIND.start());
@@ -434,7 +446,7 @@ impl SealWriter {
             entry[METRIC_NAME + 8..].copy_from_slice(&sum.to_be_bytes());
         }
         let source = self.target.finish(&head)?;
-        Sealed::check(source.ok_or(SealError::Header("it was written nowhere"))?)
+        Ok((head, source))
     }
 }
 

@@ -61,7 +61,7 @@ pub struct BundleFile {
 
 impl Bundle {
     /// Every file of a run that a bundle may have, in the order in which it lists them.
-    pub const FILES: [&'static str; 10] = [
+    pub const FILES: [&'static str; 11] = [
         dir::RUN,
         dir::RUN_SIG,
         dir::POLICY,
@@ -71,6 +71,7 @@ impl Bundle {
         dir::TREE,
         dir::CLAIMS_TREE,
         dir::CLAIMS,
+        dir::CORRECTION,
         dir::LEDGER,
     ];
 

@@ -93,10 +93,34 @@ fn join(one: &Hash, other: &Hash) -> Hash {
     keccak(&[one.min(other), one.max(other)])
 }
 
+/// Addresses, each of which may stand once, in whatever spelling.
+#[derive(Debug, Default)]
+pub struct Addresses(Vec<Address>);
+
+impl Addresses {
+    /// Adds an account; refuses what is no address.
+    pub fn add(&mut self, account: &[u8]) -> Result<(), ClaimError> {
+        if self.0.len() == PAYEES_MAX {
+            return Err(ClaimError::TooMany);
+        }
+        self.0.push(address(account)?);
+        Ok(())
+    }
+
+    /// Refuses an address that was added twice.
+    pub fn finish(mut self) -> Result<(), ClaimError> {
+        self.0.par_sort_unstable();
+        match self.0.windows(2).find(|pair| pair[0] == pair[1]) {
+            Some(pair) => Err(ClaimError::Twice(hex::encode(pair[0]))),
+            None => Ok(()),
+        }
+    }
+}
+
 /// Collects the payees of a [`Tree`].
 #[derive(Debug, Default)]
 pub struct Grower {
-    payees: Vec<Address>,
+    payees: Addresses,
     leaves: Vec<Hash>,
 }
 
@@ -117,19 +141,15 @@ impl Grower {
         let read: Vec<Result<_, ClaimError>> = rows.collect();
         for row in read {
             let (payee, leaf) = row?;
-            self.payees.push(payee);
+            self.payees.0.push(payee);
             self.leaves.push(leaf);
         }
         Ok(())
     }
 
     /// Ends the input; refuses an address that two records have.
-    pub fn finish(mut self) -> Result<Tree, ClaimError> {
-        self.payees.par_sort_unstable();
-        if let Some(pair) = self.payees.windows(2).find(|pair| pair[0] == pair[1]) {
-            return Err(ClaimError::Twice(hex::encode(pair[0])));
-        }
-        drop(self.payees);
+    pub fn finish(self) -> Result<Tree, ClaimError> {
+        self.payees.finish()?;
         Ok(Tree::over(&self.leaves))
     }
 }

@@ -1,8 +1,8 @@
 //! The artifact directory of a run. It holds a run exactly if it holds a manifest.
 //!
 //! Files: `run.json` (manifest), `payouts.bin` with `payouts.tree`, `snapshot.bin`, `policy.json`
-//! with `policy.json.sig`, for an epoch with claims `claims.tree` and `run.claims.json`, and, added
-//! when they exist, `run.sig.json` and `ledger.json`. The manifest is the last file that is written
+//! with `policy.json.sig`, for an epoch with claims `claims.tree` and `run.claims.json`, for a
+//! correction `correction.bin`, and, added when they exist, `run.sig.json` and `ledger.json`. The manifest is the last file that is written
 //! and the first that is removed: beside it the other files are whole and durable. Later files are
 //! added whole, one by one.
 
@@ -10,7 +10,7 @@ use std::io;
 
 use ron_files::Dir;
 use ron_proto::jcs;
-use ron_proto::values::{EpochId, Tenant};
+use ron_proto::values::{ContentId, EpochId, Tenant};
 use ron_service::signed_policy;
 
 use super::Computed;
@@ -35,15 +35,22 @@ pub const CLAIMS_TREE: &str = "claims.tree";
 /// The claim tree as OpenZeppelin's package reads it; only of an epoch with claims and not too many
 /// payees.
 pub const CLAIMS: &str = "run.claims.json";
+/// What is due to every account and what was paid before; only of a correction.
+pub const CORRECTION: &str = "correction.bin";
 /// Balance and position of the ledger, as recorded before settlement.
 pub const LEDGER: &str = "ledger.json";
 
-/// A run's directory under `root`. The prefixes make names such as `..` harmless and keep
-/// dry runs apart.
-pub fn of(root: &Dir, tenant: &Tenant, epoch: &EpochId, dry_run: bool) -> Dir {
-    let kind = if dry_run { "dry" } else { "epoch" };
-    root.join(&format!("tenant-{tenant}"))
-        .join(&format!("{kind}-{epoch}"))
+/// Prefix of the directories of dry runs.
+pub const DRY: &str = "dry-";
+
+/// The directory of a run under `root`; `dry_run` is the run key of a dry run. The prefixes make names
+/// such as `..` harmless and keep dry runs apart.
+pub fn of(root: &Dir, tenant: &Tenant, epoch: &EpochId, dry_run: Option<&ContentId>) -> Dir {
+    let name = match dry_run {
+        None => format!("epoch-{epoch}"),
+        Some(run_key) => format!("{DRY}{epoch}.{}", run_key.hex()),
+    };
+    root.join(&format!("tenant-{tenant}")).join(&name)
 }
 
 /// Writes a run's artifacts to `target`, replacing those of an earlier run with other inputs.
@@ -69,6 +76,9 @@ pub fn write(
     put(disk, &target.file(POLICY_SIG), &signature)?;
     if let Some(table) = &computed.table {
         table.source().place(disk, &target.file(PAYOUTS))?;
+    }
+    if let Some(accounts) = &computed.accounts {
+        accounts.source().place(disk, &target.file(CORRECTION))?;
     }
     if let Some(tree) = &computed.tree {
         put(disk, &target.file(TREE), &tree.to_bytes())?;

@@ -3,12 +3,13 @@
 
 use ron_files::Dir;
 use ron_proto::rewarder::{
-    EventClass, ExplainedMetric, Metric, PayoutExplanation, RemainderUnit, RewardPolicy,
-    UnpaidReason,
+    CorrectedPayee, EventClass, ExplainedMetric, Metric, PayoutExplanation, RemainderUnit,
+    RewardPolicy, UnpaidReason,
 };
 use ron_proto::strict;
 use ron_proto::values::{Account, Amount, ContentId};
 
+use super::correction;
 use super::dir;
 use super::reader::Reader;
 use super::table::find_row;
@@ -24,6 +25,8 @@ pub struct Explainer {
     metrics: Vec<Metric>,
     policy: RewardPolicy,
     plan: Plan,
+    /// `correction.bin` of a correction.
+    accounts: Option<Sealed>,
 }
 
 impl Explainer {
@@ -32,6 +35,7 @@ impl Explainer {
     /// caller to check.
     pub fn open(dir: &Dir, watch: &impl Watch) -> Result<Self, VerifyError> {
         let payouts = Reader::with(dir, read_manifest(dir)?)?;
+        let accounts = correction::accounts(dir, &payouts.manifest)?;
         let json = must_read(dir, dir::POLICY)?;
         check_policy(ContentId::of(&json), &payouts.manifest)?;
         let policy: RewardPolicy =
@@ -47,18 +51,18 @@ impl Explainer {
             metrics,
             policy,
             plan,
+            accounts,
         })
     }
 
     /// The explanation of one account. An error says that the payout table differs from what the inputs
     /// give.
     pub fn explain(&self, account: &Account) -> Result<PayoutExplanation, VerifyError> {
-        let residual = self.payouts.residual()?;
-        let residual = residual.filter(|paid| paid.account == *account);
-        let paid = self.payouts.payout(account)?;
-        // An account that only has the residual is found by the residual's record.
-        let share = paid.filter(|paid| residual.as_ref().is_none_or(|it| it.index != paid.index));
-        let paid = share.map_or(0, |paid| paid.amount_minor.0);
+        let corrected = self.corrected(account)?;
+        let (paid, residual) = match &corrected {
+            None => self.paid(account)?,
+            Some(it) => self.due(it)?,
+        };
         let found = self.find(account)?;
         let row = found.as_ref().map(|block| (block, 0));
         let part = match row {
@@ -75,7 +79,7 @@ impl Explainer {
             asset: manifest.asset.clone(),
             paid_minor: Amount(paid),
             unpaid: (paid == 0).then(|| self.why_nothing(row, &part)),
-            residual_minor: residual.map(|paid| paid.amount_minor),
+            residual_minor: residual,
             metrics: row.map_or_else(Vec::new, |(block, at)| self.used(block, at)),
             weight: part.weight,
             split_weight: part.split_weight,
@@ -84,7 +88,60 @@ impl Explainer {
             floor_minor: Amount(part.floor),
             remainder_unit: unit,
             min_payout_minor: self.policy.min_payout_minor,
+            correction: corrected,
         })
+    }
+
+    /// What the payout table has for the account: its share, and the residual if it is its owner.
+    fn paid(&self, account: &Account) -> Result<(u128, Option<Amount>), VerifyError> {
+        let residual = self.payouts.residual()?;
+        let residual = residual.filter(|paid| paid.account == *account);
+        let paid = self.payouts.payout(account)?;
+        // An account that only has the residual is found by the residual's record.
+        let share = paid.filter(|paid| residual.as_ref().is_none_or(|it| it.index != paid.index));
+        let residual = residual.map(|paid| paid.amount_minor);
+        Ok((share.map_or(0, |paid| paid.amount_minor.0), residual))
+    }
+
+    /// What a correction means for the account; `None` in an epoch that corrects none. It must be what
+    /// the payout table says.
+    fn corrected(&self, account: &Account) -> Result<Option<CorrectedPayee>, VerifyError> {
+        let Some(accounts) = &self.accounts else {
+            return Ok(None);
+        };
+        let row = correction::find(accounts, account);
+        let row = row.map_err(|error| wrong(dir::CORRECTION, &error))?;
+        let (before, due) = row.map_or((0, 0), |row| (row.paid, row.due));
+        let corrected = CorrectedPayee::of(account.clone(), before, due);
+        if self.paid(account)?.0 == corrected.payout_minor.0 {
+            Ok(Some(corrected))
+        } else {
+            Err(wrong(
+                dir::PAYOUTS,
+                &"the account has another payout than the difference",
+            ))
+        }
+    }
+
+    /// The two parts of what is due to an account in a correction: its share, and the residual if it is
+    /// its owner.
+    fn due(&self, corrected: &CorrectedPayee) -> Result<(u128, Option<Amount>), VerifyError> {
+        let manifest = &self.payouts.manifest;
+        let residual = manifest.correction.map(|of| of.due.residual_minor);
+        let is_owner = corrected.account == manifest.residual_owner
+            && manifest.residual_owner != manifest.pool_account;
+        let residual = residual.filter(|amount| is_owner && !amount.is_zero());
+        let share = corrected
+            .due_minor
+            .0
+            .checked_sub(residual.map_or(0, |amount| amount.0));
+        let share = share.ok_or_else(|| {
+            wrong(
+                dir::CORRECTION,
+                &"less than the residual is due to its owner",
+            )
+        })?;
+        Ok((share, residual))
     }
 
     /// The row of an account, as a block of its own.

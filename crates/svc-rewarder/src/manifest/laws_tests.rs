@@ -12,14 +12,14 @@ use super::*;
 use crate::inputs::import;
 
 /// Usage of several metrics with ties, zeros, names of several lengths and 128-bit amounts.
-fn usage() -> impl Strategy<Value = Vec<(String, [u128; 3])>> {
+pub(super) fn usage() -> impl Strategy<Value = Vec<(String, [u128; 3])>> {
     let amount = || prop_oneof![5 => 0..5_u128, 2 => 0..1_000_000_u128, 1 => 0..=u128::MAX / 64];
     let amounts = (amount(), amount(), amount()).prop_map(|(a, b, c)| [a, b, c]);
     prop::collection::btree_map("[a-z]{1,9}", amounts, 0..60)
         .prop_map(|rows| rows.into_iter().collect())
 }
 
-fn csv_of(rows: &[(String, [u128; 3])]) -> String {
+pub(super) fn csv_of(rows: &[(String, [u128; 3])]) -> String {
     let mut text = String::from("account,metric,amount\n");
     for (account, amounts) in rows {
         for (metric, amount) in ["m", "n", "o"].iter().zip(amounts) {
@@ -29,7 +29,7 @@ fn csv_of(rows: &[(String, [u128; 3])]) -> String {
     text
 }
 
-fn any_policy() -> impl Strategy<Value = Value> {
+pub(super) fn any_policy() -> impl Strategy<Value = Value> {
     let pool = prop_oneof![1..100_u128, 1..1_000_000_000_u128, 1..=u128::MAX];
     let weight = || prop::sample::select(vec!["0", "1", "1/3", "7/2", "40", "4294967295"]);
     let cap = prop::option::of(1..=u128::MAX);

@@ -6,6 +6,8 @@
 pub mod bundle;
 pub mod claims;
 pub mod claims_file;
+pub mod correction;
+mod correction_build;
 pub mod dir;
 pub mod explain;
 #[cfg(feature = "parquet")]
@@ -17,8 +19,8 @@ pub mod verify;
 
 use ron_proto::jcs;
 use ron_proto::rewarder::{
-    ClaimsRoot, MANIFEST_CLAIMS, MANIFEST_LEDGER, Payout, PayoutsRoot, PolicyId, RewardPolicy,
-    RuleSet, RunInputs, RunManifest, RunStatus, RunTotals,
+    ClaimsRoot, Correction, MANIFEST_CLAIMS, MANIFEST_CORRECTION, MANIFEST_LEDGER, Payout,
+    PayoutsRoot, PolicyId, RewardPolicy, RuleSet, RunInputs, RunManifest, RunStatus, RunTotals,
 };
 use ron_proto::values::{Account, Amount, Asset, ContentId, EpochId, Tenant};
 use serde::Serialize;
@@ -27,6 +29,7 @@ use crate::calculus::{self, Rules, Stop, Sums, Usage, Watch};
 use crate::inputs::policy::VerifiedPolicy;
 use crate::inputs::snapshot::Sealed;
 use crate::inputs::source::Target;
+use correction::Earlier;
 use table::Table;
 use tree::Tree;
 
@@ -97,6 +100,8 @@ struct Committed<'a> {
     payouts: &'a Option<PayoutsRoot>,
     #[serde(skip_serializing_if = "Option::is_none")]
     claims: &'a Option<ClaimsRoot>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    correction: &'a Option<Correction>,
 }
 
 /// The commitment a manifest must carry: BLAKE3-256 over a domain and the canonical JSON of every
@@ -116,6 +121,7 @@ pub fn commitment(manifest: &RunManifest) -> ContentId {
         totals: &manifest.totals,
         payouts: &manifest.payouts,
         claims: &manifest.claims,
+        correction: &manifest.correction,
     })
     .expect("strings and integers below 2^53 always have a canonical form");
     let mut hasher = blake3::Hasher::new();
@@ -155,6 +161,8 @@ pub struct Computed {
     pub head: Option<[u8; table::HEAD]>,
     /// The table's tree; `None` for a quarantined run.
     pub tree: Option<Tree>,
+    /// What was due and paid before, of a correction; `None` for [`Target::Nowhere`].
+    pub accounts: Option<Sealed>,
     /// The broken invariant of a quarantined run.
     pub quarantine: Option<Stop>,
 }
@@ -165,6 +173,9 @@ pub enum RunError {
     /// The policy does not fit the snapshot.
     #[error(transparent)]
     Rules(#[from] calculus::RuleError),
+    /// The epoch that it adjusts is not corrected so.
+    #[error("{0}")]
+    Correction(String),
     /// [`Watch::cancelled`] returned true.
     #[error("cancelled before the result was complete")]
     Cancelled,
@@ -173,11 +184,31 @@ pub enum RunError {
     Io(String),
 }
 
+/// The epoch that a correction corrects.
+#[derive(Debug)]
+pub struct Adjusts<'a> {
+    /// Its id.
+    pub epoch: &'a EpochId,
+    /// What it has paid, and where `correction.bin` is written. Without it only a run can be computed
+    /// that ends in quarantine.
+    pub earlier: Option<(&'a Earlier, Target)>,
+}
+
+impl<'a> Adjusts<'a> {
+    /// The correction of an epoch, written to `accounts`.
+    pub fn of(earlier: &'a Earlier, accounts: Target) -> Self {
+        Self {
+            epoch: earlier.epoch(),
+            earlier: Some((earlier, accounts)),
+        }
+    }
+}
+
 /// Computes an epoch in memory; see [`compute_to`].
 pub fn compute(
     tenant: &Tenant,
     epoch: &EpochId,
-    adjusts: Option<&EpochId>,
+    adjusts: Option<Adjusts<'_>>,
     snapshot: &Sealed,
     policy: &VerifiedPolicy,
     watch: &impl Watch,
@@ -188,12 +219,12 @@ pub fn compute(
 
 /// Computes an epoch: shares, payout table (to `target`), root, manifest. A broken invariant or an
 /// overflow gives a quarantined manifest, not an error. Memory does not grow with the epoch, except
-/// for a target in memory.
+/// for a target in memory. An epoch that adjusts another pays the differences.
 pub fn compute_to(
     target: Target,
     tenant: &Tenant,
     epoch: &EpochId,
-    adjusts: Option<&EpochId>,
+    adjusts: Option<Adjusts<'_>>,
     snapshot: &Sealed,
     policy: &VerifiedPolicy,
     watch: &impl Watch,
@@ -202,28 +233,62 @@ pub fn compute_to(
         let owner = policy.policy.tenant.clone();
         return Err(calculus::RuleError::Tenant(owner).into());
     }
+    let corrects = adjusts.as_ref().map(|adjusts| adjusts.epoch);
+    let earlier = adjusts.and_then(|adjusts| adjusts.earlier);
+    if let Some((earlier, _)) = &earlier {
+        earlier
+            .check(&policy.policy)
+            .map_err(RunError::Correction)?;
+    }
+    let is_whole = corrects.is_none() || earlier.is_some();
     let rules = Rules::new(&policy.policy, &snapshot.metric_names())?;
     let built = calculus::plan(snapshot, &rules, watch).and_then(|plan| {
-        let built = Table::build(snapshot, &plan, &policy.policy, target, watch)?;
+        let (built, correction) = match earlier {
+            None => {
+                let built = Table::build(snapshot, &plan, &policy.policy, target, watch)?;
+                (built, None)
+            }
+            Some((earlier, accounts)) => {
+                let targets = correction_build::Targets {
+                    payouts: target,
+                    accounts,
+                };
+                let made = correction_build::build(
+                    snapshot,
+                    &plan,
+                    &policy.policy,
+                    (earlier, targets),
+                    watch,
+                )?;
+                (made.built, Some((made.correction, made.accounts)))
+            }
+        };
         let root = built.tree.root();
         let root = root.map_err(|_| Stop::Broken("the payout table passes 2^128"))?;
-        check_books(&built.sums, &root, &policy.policy)?;
-        Ok((built, root))
+        // The owner of the residual is a payee like others of a correction.
+        let residual_row =
+            correction.is_none() && policy.policy.residual.owner != policy.policy.pool.account;
+        check_books(&built.sums, &root, residual_row)?;
+        Ok((built, root, correction))
     });
-    let (built, payouts, totals, quarantine) = match built {
-        Ok((built, root)) => {
+    let (built, payouts, totals, correction, quarantine) = match built {
+        Ok(_) if !is_whole => {
+            let detail = "it names an epoch that it corrects, and does not say what that has paid";
+            return Err(RunError::Correction(detail.to_owned()));
+        }
+        Ok((built, root, correction)) => {
             let totals = RunTotals {
                 pool_minor: Amount(built.sums.pool),
                 payout_minor: Amount(built.sums.payout),
                 residual_minor: Amount(built.sums.residual),
                 recipients: built.sums.recipients,
             };
-            (Some(built), Some(root), totals, None)
+            (Some(built), Some(root), totals, correction, None)
         }
         Err(Stop::Cancelled) => return Err(RunError::Cancelled),
         Err(Stop::Io(why)) => return Err(RunError::Io(why)),
         Err(Stop::Payee(why)) => return Err(calculus::RuleError::Payee(why).into()),
-        Err(stop) => (None, None, nothing_paid(rules.pool()), Some(stop)),
+        Err(stop) => (None, None, nothing_paid(rules.pool()), None, Some(stop)),
     };
     let claims = built.as_ref().and_then(|built| built.claims.as_ref());
     let claims = claims.zip(policy.policy.claims_account.as_ref());
@@ -231,8 +296,9 @@ pub fn compute_to(
         root: tree.root(),
         account: account.clone(),
     });
-    let paid = (totals, payouts, claims);
-    let manifest = assemble(tenant, (epoch, adjusts), snapshot, policy, paid);
+    let (correction, accounts) = correction.unzip();
+    let paid = (totals, payouts, claims, correction);
+    let manifest = assemble(tenant, (epoch, corrects), snapshot, policy, paid);
     let head = built.as_ref().map(|built| built.head);
     let (table, tree) = built.map_or((None, None), |built| (built.table, Some(built.tree)));
     Ok(Computed {
@@ -240,19 +306,20 @@ pub fn compute_to(
         table,
         head,
         tree,
+        accounts: accounts.flatten(),
         quarantine,
     })
 }
 
 /// Payouts and residual must add up to the pool in both sums: over the shares of the calculus, and
-/// over the tree of the written table.
-fn check_books(sums: &Sums, root: &PayoutsRoot, policy: &RewardPolicy) -> Result<(), Stop> {
+/// over the tree of the written table. `residual_row`: a residual has a record.
+fn check_books(sums: &Sums, root: &PayoutsRoot, residual_row: bool) -> Result<(), Stop> {
     if sums.payout.checked_add(sums.residual) != Some(sums.pool) {
         return Err(Stop::Broken(
             "payouts and residual do not add up to the pool",
         ));
     }
-    let apart = policy.residual.owner != policy.pool.account && sums.residual > 0;
+    let apart = residual_row && sums.residual > 0;
     let moved = if apart { sums.pool } else { sums.payout };
     let rows = sums.recipients + u64::from(apart);
     if root.total_minor.0 != moved || root.count != rows {
@@ -277,7 +344,12 @@ fn assemble(
     (epoch, adjusts): (&EpochId, Option<&EpochId>),
     snapshot: &Sealed,
     policy: &VerifiedPolicy,
-    (totals, payouts, claims): (RunTotals, Option<PayoutsRoot>, Option<ClaimsRoot>),
+    (totals, payouts, claims, correction): (
+        RunTotals,
+        Option<PayoutsRoot>,
+        Option<ClaimsRoot>,
+        Option<Correction>,
+    ),
 ) -> RunManifest {
     let RewardPolicy {
         id,
@@ -289,10 +361,11 @@ fn assemble(
         ..
     } = &policy.policy;
     let mut manifest = RunManifest {
-        // Manifests without claims keep the bytes that they always had.
-        version: match claims {
-            Some(_) => MANIFEST_CLAIMS,
-            None => MANIFEST_LEDGER,
+        // Manifests without claims or correction keep the bytes that they always had.
+        version: match (&claims, &correction) {
+            (_, Some(_)) => MANIFEST_CORRECTION,
+            (Some(_), None) => MANIFEST_CLAIMS,
+            (None, None) => MANIFEST_LEDGER,
         },
         tenant: tenant.clone(),
         epoch_id: epoch.clone(),
@@ -324,12 +397,15 @@ fn assemble(
         },
         payouts,
         claims,
+        correction,
         commitment: ContentId([0; 32]),
     };
     manifest.commitment = commitment(&manifest);
     manifest
 }
 
+#[cfg(test)]
+mod correction_tests;
 #[cfg(test)]
 mod explain_tests;
 #[cfg(test)]

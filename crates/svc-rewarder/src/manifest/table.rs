@@ -94,6 +94,25 @@ pub struct Built {
     pub sums: Sums,
 }
 
+/// Header, tree and claim tree of a written table.
+type Written = ([u8; HEAD], Tree, Option<claims::Tree>);
+
+impl Built {
+    fn of(target: Target, written: Written, sums: Sums) -> Result<Self, Stop> {
+        let (head, tree, claims) = written;
+        let source = target.finish(&head).map_err(unwritable)?;
+        let table = source.map(Table::trusted).transpose();
+        let table = table.map_err(|_| Stop::Broken("the payout table breaks its own format"))?;
+        Ok(Self {
+            table,
+            head,
+            tree,
+            claims,
+            sums,
+        })
+    }
+}
+
 /// Records checked at a time.
 const BATCH: usize = tree::GROUP * 16;
 
@@ -125,19 +144,24 @@ impl Table {
             if apart {
                 writer.push(owner, sums.residual);
             }
-            let (head, tree, claims) = writer.finish(apart)?;
-            let source = target.finish(&head).map_err(unwritable)?;
-            let table = source.map(Self::trusted).transpose();
-            let table =
-                table.map_err(|_| Stop::Broken("the payout table breaks its own format"))?;
-            return Ok(Built {
-                table,
-                head,
-                tree,
-                claims,
-                sums,
-            });
+            let written = writer.finish(apart)?;
+            return Built::of(target, written, sums);
         }
+    }
+
+    /// Writes a table of the rows that `fill` gives, in the order of their accounts, the longest of which
+    /// has `width` bytes. It returns the sums of them.
+    pub(super) fn of_rows(
+        mut target: Target,
+        width: usize,
+        pay: PayRule,
+        fill: impl FnOnce(&mut Writer<'_>) -> Result<Sums, Stop>,
+    ) -> Result<Built, Stop> {
+        let mut writer = Writer::new(&mut target, width)?;
+        writer.claims = (pay == PayRule::Claims).then(claims::Grower::default);
+        let sums = fill(&mut writer)?;
+        let written = writer.finish(false)?;
+        Built::of(target, written, sums)
     }
 
     /// Checks everything the format promises.
@@ -396,7 +420,7 @@ fn not_a_payee(error: &claims::ClaimError) -> Stop {
 }
 
 /// Writes records and hashes them by groups on the way.
-struct Writer<'a> {
+pub(super) struct Writer<'a> {
     target: &'a mut Target,
     width: usize,
     longest: usize,
@@ -447,8 +471,21 @@ impl<'a> Writer<'a> {
         });
         self.longest = self.longest.max(longest.max().unwrap_or(0));
         self.records += records as u64;
-        let groups = self.buffer.len() / (tree::GROUP * size);
-        self.flush(groups * tree::GROUP * size)
+        self.flush_groups()
+    }
+
+    /// Writes the next record.
+    pub(super) fn row(&mut self, account: &[u8], amount: u128) -> Result<(), Stop> {
+        self.push(account, amount);
+        if self.buffer.len() < BATCH * (self.width + AMOUNT) {
+            return Ok(());
+        }
+        self.flush_groups()
+    }
+
+    fn flush_groups(&mut self) -> Result<(), Stop> {
+        let group = tree::GROUP * (self.width + AMOUNT);
+        self.flush(self.buffer.len() / group * group)
     }
 
     fn push(&mut self, account: &[u8], amount: u128) {
@@ -473,10 +510,7 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    fn finish(
-        mut self,
-        residual_row: bool,
-    ) -> Result<([u8; HEAD], Tree, Option<claims::Tree>), Stop> {
+    fn finish(mut self, residual_row: bool) -> Result<Written, Stop> {
         self.flush(self.buffer.len())?;
         let claims = self.claims.take().map(claims::Grower::finish).transpose();
         let claims = claims.map_err(|error| not_a_payee(&error))?;

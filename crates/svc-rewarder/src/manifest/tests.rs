@@ -81,6 +81,11 @@ pub(super) fn run(snapshot: &Sealed, policy: &VerifiedPolicy) -> Computed {
     .expect("a run")
 }
 
+/// Signs a written run.
+pub(super) fn sign(dir: &Dir, manifest: &RunManifest) {
+    dir::add(dir, dir::RUN_SIG, &sign_manifest(manifest)).expect("writable");
+}
+
 fn sign_manifest(manifest: &RunManifest) -> Vec<u8> {
     let signature = key(2).sign(&digest_message("blake3", &manifest.commitment.0));
     let document = ManifestSig {
@@ -437,11 +442,11 @@ fn hostile_policies_are_refused_with_their_place() {
     }
 }
 
-/// One small epoch per rule set, and one with claims, byte for byte: the files are made by
+/// One small epoch per rule set, one with claims, and one that corrects the first, byte for byte: the files are made by
 /// `tests/recompute/rewarder_check.py` and explained in `docs/formats/rewarder.md`.
 #[test]
 fn small_golden_epochs_come_out_byte_for_byte() {
-    for name in ["hamilton-1", "floor-1", "claims"] {
+    for name in ["hamilton-1", "floor-1", "claims", "correction"] {
         let dir = repository("crates/svc-rewarder/tests/golden").join(name);
         let read = |file: &str| fs::read(dir.join(file)).expect("committed");
         let sealed = import::csv(read("usage.csv").as_slice(), ImportKind::Totals).expect("good");
@@ -455,7 +460,15 @@ fn small_golden_epochs_come_out_byte_for_byte() {
         assert_eq!(policy.canonical, read(dir::POLICY), "{name}");
         let tenant = "default".parse().expect("a tenant");
         let epoch = name.parse().expect("an epoch");
-        let computed = compute(&tenant, &epoch, None, &sealed, &policy, &()).expect("a run");
+        let first = Dir::os(repository("crates/svc-rewarder/tests/golden/hamilton-1"));
+        let earlier = correction::Earlier::open(&first).expect("an epoch");
+        let adjusts =
+            (name == "correction").then(|| Adjusts::of(&earlier, Target::Memory(Vec::new())));
+        let computed = compute(&tenant, &epoch, adjusts, &sealed, &policy, &()).expect("a run");
+        if let Some(accounts) = &computed.accounts {
+            let bytes = accounts.bytes().expect("in memory");
+            assert_eq!(bytes.as_ref(), read(dir::CORRECTION));
+        }
         let table = computed.table.expect("paid");
         assert_eq!(
             table.bytes().expect("in memory").as_ref(),

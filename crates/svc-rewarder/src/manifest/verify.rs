@@ -17,10 +17,11 @@ use serde::de::DeserializeOwned;
 
 use super::claims::{self, ClaimPathError};
 use super::claims_file::{self, FILE_PAYEES_MAX};
+use super::correction::Earlier;
 use super::dir;
 use super::table::{self, Table};
 use super::tree::{self, PathError, Tree};
-use super::{commitment, compute_to};
+use super::{Adjusts, commitment, compute_to};
 use crate::calculus::Watch;
 use crate::inputs::policy;
 use crate::inputs::snapshot::Sealed;
@@ -48,7 +49,7 @@ pub struct VerifyError {
     pub why: String,
 }
 
-pub(super) fn wrong(file: &'static str, why: &dyn std::fmt::Display) -> VerifyError {
+pub(crate) fn wrong(file: &'static str, why: &dyn std::fmt::Display) -> VerifyError {
     VerifyError {
         file,
         why: why.to_string(),
@@ -87,12 +88,17 @@ pub fn verify_watched(dir: &Dir, pins: &Pins, watch: &impl Watch) -> Result<Veri
     .map_err(|error| wrong(dir::POLICY, &error))?;
     check_policy(policy.hash, &manifest)?;
     let snapshot = open_snapshot(dir, &manifest)?;
+    let earlier = Earlier::stored(dir, &manifest)?;
+    let adjusts = manifest.adjusts.as_ref().map(|epoch| Adjusts {
+        epoch,
+        earlier: earlier.as_ref().map(|earlier| (earlier, Target::Nowhere)),
+    });
     let again = compute_to(
         // The table is only hashed: comparing its header proves that the stored one is equal.
         Target::Nowhere,
         &manifest.tenant,
         &manifest.epoch_id,
-        manifest.adjusts.as_ref(),
+        adjusts,
         &snapshot,
         &policy,
         watch,

@@ -6,8 +6,9 @@ use ron_files::Dir;
 use ron_kernel::{Deadline, Receiver, Recv, Sender, Shutdown, ThreadCtx};
 
 use super::retention::Retention;
-use super::worker::{Fuse, Product, ResultItem, crashed, report};
+use super::worker::{Fuse, Product, ResultItem, crashed, hand_on, report};
 use super::{Job, RunEvent, Update, guards, reason};
+use crate::inputs::snapshot::Sealed;
 use crate::inputs::source::Source;
 use crate::manifest::dir;
 use crate::manifest::ledger_payouts;
@@ -37,7 +38,7 @@ impl ArtifactWriter {
         let mut sweep = Deadline::within(Duration::ZERO);
         loop {
             if sweep.expired() {
-                self.retention.sweep(&ctx.shutdown);
+                self.sweep(&ctx.shutdown);
                 sweep = Deadline::within(SWEEP);
             }
             match self.results.recv(&ctx.shutdown, Deadline::within(IDLE)) {
@@ -48,6 +49,18 @@ impl ArtifactWriter {
         }
         while let Some(item) = self.results.try_recv() {
             self.tick(item, &ctx.shutdown);
+        }
+    }
+
+    /// Removes what is past its retention, and has the scheduler forget the dry runs that are.
+    pub fn sweep(&self, shutdown: &Shutdown) {
+        for run in self.retention.sweep(shutdown) {
+            let update = Update {
+                id: run.id(),
+                run_key: run.run_key,
+                event: RunEvent::Expired,
+            };
+            hand_on(&self.updates, update, shutdown, || {});
         }
     }
 
@@ -65,7 +78,7 @@ impl ArtifactWriter {
 
     fn write(&self, job: &Job, product: &Product) -> RunEvent {
         let run = &*job.run;
-        let target = dir::of(&self.root, &run.tenant, &run.epoch, run.dry_run);
+        let target = run.dir(&self.root);
         let Product {
             computed,
             snapshot,
@@ -84,8 +97,14 @@ impl ArtifactWriter {
         }
         (self.disk)(None);
         // A spooled table has been linked into the artifact directory; the spool's own name can go.
-        if let Some(Source::File { path, .. }) = computed.table.as_ref().map(Table::source) {
-            let _ = self.root.disk().remove(path); // a remaining file is swept at the next start
+        let spooled = [
+            computed.table.as_ref().map(Table::source),
+            computed.accounts.as_ref().map(Sealed::source),
+        ];
+        for source in spooled.into_iter().flatten() {
+            if let Source::File { path, .. } = source {
+                let _ = self.root.disk().remove(path); // a remaining file is swept at the next start
+            }
         }
         let (commitment, totals) = (computed.manifest.commitment, computed.manifest.totals);
         if let Some(stop) = &computed.quarantine {
@@ -110,7 +129,7 @@ impl ArtifactWriter {
             &self.root,
             &self.retention.registry,
             run,
-            (&target, totals),
+            (&target, computed),
             release,
         );
         let breaches = match breaches {

@@ -5,7 +5,7 @@ use ron_proto::strict;
 use ron_proto::values::{Amount, EpochId, Timestamp};
 use rusqlite::{Connection, Row, params};
 
-use super::Run;
+use super::{Run, RunId};
 
 /// The tables, as the first migration. Amounts are decimal text: SQLite integers have 64 bits.
 pub const SCHEMA_1: &str = "
@@ -53,9 +53,50 @@ ALTER TABLE run ADD COLUMN release TEXT;
 /// Accounts of the snapshot, as the fourth migration.
 pub const SCHEMA_4: &str = "ALTER TABLE run ADD COLUMN accounts INTEGER NOT NULL DEFAULT 0;";
 
+/// Dry runs side by side, as the fifth migration: `dry_key` is the run key of a dry run, and empty for
+/// the live run of an epoch.
+pub const SCHEMA_5: &str = "
+CREATE TABLE run_5 (
+    tenant TEXT NOT NULL,
+    epoch TEXT NOT NULL,
+    snapshot TEXT NOT NULL,
+    policy_id TEXT NOT NULL,
+    policy_hash TEXT NOT NULL,
+    run_key TEXT NOT NULL,
+    dry_run INTEGER NOT NULL,
+    settle INTEGER NOT NULL,
+    state TEXT NOT NULL,
+    reason_code TEXT,
+    reason_detail TEXT,
+    commitment TEXT,
+    pool_minor TEXT,
+    payout_minor TEXT,
+    residual_minor TEXT,
+    recipients INTEGER,
+    intents INTEGER NOT NULL,
+    open_seq INTEGER,
+    close_seq INTEGER,
+    created_ms INTEGER NOT NULL,
+    updated_ms INTEGER NOT NULL,
+    adjusts TEXT,
+    void_seq INTEGER,
+    withdrawn_by TEXT,
+    withdrawn_why TEXT,
+    withdrawn_ms INTEGER,
+    asked_by TEXT NOT NULL,
+    release TEXT,
+    accounts INTEGER NOT NULL,
+    dry_key TEXT NOT NULL,
+    PRIMARY KEY (tenant, epoch, dry_key)
+) STRICT, WITHOUT ROWID;
+INSERT INTO run_5 SELECT *, CASE dry_run WHEN 0 THEN '' ELSE run_key END FROM run;
+DROP TABLE run;
+ALTER TABLE run_5 RENAME TO run;
+";
+
 const PUT: &str = "
 INSERT OR REPLACE INTO run VALUES
-(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28, ?29)
+(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28, ?29, ?30)
 ";
 
 /// Inserts or replaces a run. `computing` is stored as `queued`: after a crash the run has to be
@@ -102,13 +143,26 @@ pub fn put(connection: &Connection, run: &Run) -> rusqlite::Result<()> {
         run.asked_by,
         release,
         int(run.accounts),
+        dry_key(&run.id()),
     ])?;
     Ok(())
 }
 
+/// Removes a run.
+pub fn remove(connection: &Connection, id: &RunId) -> rusqlite::Result<()> {
+    let sql = "DELETE FROM run WHERE tenant = ?1 AND epoch = ?2 AND dry_key = ?3";
+    let mut statement = connection.prepare_cached(sql)?;
+    statement.execute(params![id.tenant.as_str(), id.epoch.as_str(), dry_key(id)])?;
+    Ok(())
+}
+
+fn dry_key(id: &RunId) -> String {
+    id.dry_run.map_or_else(String::new, |key| key.to_string())
+}
+
 /// Reads every run; for the service's start.
 pub fn load(connection: &Connection) -> rusqlite::Result<Vec<Run>> {
-    let mut statement = connection.prepare("SELECT * FROM run ORDER BY tenant, epoch")?;
+    let mut statement = connection.prepare("SELECT * FROM run ORDER BY tenant, epoch, dry_key")?;
     let rows = statement.query_map([], read)?;
     rows.collect()
 }
@@ -266,6 +320,14 @@ mod tests {
         assert!(refused > 100, "{refused}");
     }
 
+    /// A dry run, as the schema before the fifth has it.
+    fn put_before(db: &Connection) {
+        let sql = "INSERT INTO run (tenant, epoch, snapshot, policy_id, policy_hash, run_key, dry_run, settle, state, intents,
+            created_ms, updated_ms, asked_by, accounts) VALUES ('default', 'old', ?1, 'p', ?1, ?1, 1, 0, 'sealed', 0, 1, 1, '', 0)";
+        let hash = ContentId([9; 32]).to_string();
+        db.execute(sql, [hash]).expect("written");
+    }
+
     #[test]
     fn rows_come_back_as_they_were() {
         let db = Connection::open_in_memory().expect("memory");
@@ -273,6 +335,11 @@ mod tests {
         db.execute_batch(SCHEMA_2).expect("the schema");
         db.execute_batch(SCHEMA_3).expect("the schema");
         db.execute_batch(SCHEMA_4).expect("the schema");
+        put_before(&db);
+        db.execute_batch(SCHEMA_5).expect("the schema");
+        let before = load(&db).expect("read");
+        assert_eq!(before.len(), 1);
+        remove(&db, &before[0].id()).expect("removed");
         let mut full = run("b");
         full.state = RunState::Held;
         full.adjusts = Some("a".parse().expect("an epoch"));
@@ -309,6 +376,17 @@ mod tests {
             put(&db, &run).expect("written");
         }
         assert_eq!(load(&db).expect("read"), [run("a"), full, run("c")]);
+        // Dry runs of an epoch are beside its live run, each by its inputs.
+        let dry = |key| Run {
+            dry_run: true,
+            run_key: ContentId([key; 32]),
+            ..run("a")
+        };
+        put(&db, &dry(5)).expect("written");
+        put(&db, &dry(4)).expect("written");
+        assert_eq!(load(&db).expect("read")[..3], [run("a"), dry(4), dry(5)]);
+        remove(&db, &dry(4).id()).expect("removed");
+        remove(&db, &dry(5).id()).expect("removed");
         let mut again = run("a");
         again.state = RunState::Computing;
         put(&db, &again).expect("replaced");

@@ -118,7 +118,7 @@ impl Emitter {
         if run.state == RunState::Withdrawing {
             return self.withdraw(run, shutdown);
         }
-        let dir = dir::of(&self.root, &run.tenant, &run.epoch, run.dry_run);
+        let dir = run.dir(&self.root);
         let manifest = verify::read_manifest(&dir).map_err(|error| damaged(&error))?;
         if run
             .commitment

@@ -2,21 +2,26 @@
 //!
 //! The rails are checked when the artifacts are durable, against the epoch that the same policy
 //! settled last. Payouts of both are read in their order, a page at a time, so memory does not grow
-//! with the epoch.
+//! with the epoch. A correction is judged by what is due in all, against what was paid before.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use ron_files::Dir;
-use ron_proto::rewarder::{GuardRails, NO_RECIPIENTS, Payout, ReleaseRule, RunReason, RunTotals};
+use ron_proto::rewarder::{
+    Correction, GuardRails, NO_RECIPIENTS, Payout, ReleaseRule, RunManifest, RunReason,
+};
 use ron_proto::values::Account;
 use ruint::aliases::U256;
 
 use super::registry::Registry;
 use super::{Run, reason};
-use crate::manifest::dir;
+use crate::calculus::Stop;
+use crate::inputs::snapshot::Sealed;
+use crate::manifest::correction::Rows;
 use crate::manifest::reader::{Pages, Reader};
-use crate::manifest::verify::VerifyError;
+use crate::manifest::verify::{VerifyError, wrong};
+use crate::manifest::{Computed, dir};
 
 /// The largest recipients whose share is bounded.
 const LARGEST: usize = 10;
@@ -24,7 +29,11 @@ const LARGEST: usize = 10;
 /// What the rails compare.
 #[derive(Clone, Debug, PartialEq)]
 struct Facts {
-    totals: RunTotals,
+    recipients: u64,
+    /// Sum of what they get, in minor units.
+    paid_minor: u128,
+    /// Whether the epoch moves any money.
+    pays: bool,
     /// The largest payouts, at most [`LARGEST`], and their sum.
     largest_minor: u128,
     largest_sum: u128,
@@ -40,9 +49,31 @@ enum Before {
     Unknown,
     Known {
         payout_minor: u128,
+        /// What the epoch pays more or less than it, in minor units.
+        change_minor: u128,
         /// Recipients that it did not pay.
         new_recipients: u64,
     },
+}
+
+/// The largest payouts seen so far.
+#[derive(Default)]
+struct Largest(BinaryHeap<Reverse<u128>>);
+
+impl Largest {
+    fn add(&mut self, amount: u128) {
+        self.0.push(Reverse(amount));
+        if self.0.len() > LARGEST {
+            self.0.pop();
+        }
+    }
+
+    /// The largest one, and the sum of all that are kept.
+    fn close(self) -> (u128, u128) {
+        let amounts = || self.0.iter().map(|Reverse(amount)| *amount);
+        // No more than the sum of all payouts, which has 128 bits.
+        (amounts().max().unwrap_or(0), amounts().sum())
+    }
 }
 
 /// The rails that the epoch in `target`, which has these totals, is beyond. An error says that its own payouts cannot be read.
@@ -50,28 +81,33 @@ pub(super) fn breaches(
     root: &Dir,
     registry: &Registry,
     run: &Run,
-    (target, totals): (&Dir, RunTotals),
+    (target, computed): (&Dir, &Computed),
     release: &ReleaseRule,
 ) -> Result<Vec<RunReason>, VerifyError> {
-    let guards = &release.guards;
+    let (guards, manifest) = (&release.guards, &computed.manifest);
+    let totals = manifest.totals;
     if *guards == GuardRails::default() || totals.recipients == 0 {
         let facts = Facts {
-            totals,
+            recipients: totals.recipients,
+            paid_minor: totals.payout_minor.0,
+            pays: totals.recipients > 0,
             largest_minor: 0,
             largest_sum: 0,
             before: Before::None,
         };
         return Ok(judge(&GuardRails::default(), &facts));
     }
+    if let (Some(correction), Some(accounts)) = (&manifest.correction, &computed.accounts) {
+        let facts = corrected(manifest, correction, accounts);
+        let facts = facts.map_err(|error| wrong(dir::CORRECTION, &error))?;
+        return Ok(judge(guards, &facts));
+    }
     let payouts = Reader::open(target)?;
     let compares = guards.change_max_percent.is_some() || guards.new_recipients_max.is_some();
     let earlier = registry
         .last_settled(&run.tenant, &run.policy_id)
         .filter(|earlier| compares && earlier.epoch != run.epoch);
-    let table = earlier.as_ref().map(|earlier| {
-        let dir = dir::of(root, &earlier.tenant, &earlier.epoch, false);
-        Reader::open(&dir)
-    });
+    let table = earlier.map(|earlier| Reader::open(&earlier.dir(root)));
     let (mut earlier, mut known) = match table {
         None => (None, Before::None),
         Some(Err(_)) => (None, Before::Unknown),
@@ -79,19 +115,17 @@ pub(super) fn breaches(
             let payout_minor = reader.manifest.totals.payout_minor.0;
             let known = Before::Known {
                 payout_minor,
+                change_minor: totals.payout_minor.0.abs_diff(payout_minor),
                 new_recipients: 0,
             };
             (Some(reader), known)
         }
     };
     let mut accounts = earlier.as_mut().map(Accounts::of);
-    let mut largest = BinaryHeap::with_capacity(LARGEST + 1);
-    let mut recipients = Rows::of(&payouts);
+    let mut largest = Largest::default();
+    let mut recipients = Recipients::of(&payouts);
     while let Some(payout) = recipients.next()? {
-        largest.push(Reverse(payout.amount_minor.0));
-        if largest.len() > LARGEST {
-            largest.pop();
-        }
+        largest.add(payout.amount_minor.0);
         if let (Some(accounts), Before::Known { new_recipients, .. }) = (&mut accounts, &mut known)
         {
             match accounts.has(&payout.account) {
@@ -101,24 +135,63 @@ pub(super) fn breaches(
             }
         }
     }
-    let largest: Vec<u128> = largest.into_iter().map(|Reverse(amount)| amount).collect();
+    let (largest_minor, largest_sum) = largest.close();
     let facts = Facts {
-        totals,
-        largest_minor: largest.iter().copied().max().unwrap_or(0),
-        // No more than the sum of all payouts, which has 128 bits.
-        largest_sum: largest.iter().sum(),
+        recipients: totals.recipients,
+        paid_minor: totals.payout_minor.0,
+        pays: true,
+        largest_minor,
+        largest_sum,
         before: known,
     };
     Ok(judge(guards, &facts))
 }
 
+/// What is due in all by a correction, against what was paid before. The owner of the residual is no
+/// recipient by the residual.
+fn corrected(
+    manifest: &RunManifest,
+    correction: &Correction,
+    accounts: &Sealed,
+) -> Result<Facts, Stop> {
+    let due = &correction.due;
+    let owner = &manifest.residual_owner;
+    let apart = *owner != manifest.pool_account;
+    let residual = if apart { due.residual_minor.0 } else { 0 };
+    let (mut rows, mut largest, mut new_recipients) = (Rows::over(accounts), Largest::default(), 0);
+    while let Some(row) = rows.next()? {
+        let is_owner = row.account == owner.as_str().as_bytes();
+        let share = row.due.saturating_sub(if is_owner { residual } else { 0 });
+        if share > 0 {
+            largest.add(share);
+            new_recipients += u64::from(row.paid == 0);
+        }
+    }
+    let (largest_minor, largest_sum) = largest.close();
+    let (before, payout) = (correction.paid_minor.0, manifest.totals.payout_minor.0);
+    let moved = due.payout_minor.0.saturating_add(residual);
+    Ok(Facts {
+        recipients: due.recipients,
+        paid_minor: due.payout_minor.0,
+        pays: manifest.totals.recipients > 0,
+        largest_minor,
+        largest_sum,
+        before: Before::Known {
+            payout_minor: before,
+            // What is due may be as much as was paid, and the correction yet pays much.
+            change_minor: moved.abs_diff(before).max(payout),
+            new_recipients,
+        },
+    })
+}
+
 /// The payouts of an epoch to its recipients, in the order of their accounts.
-struct Rows<'r> {
+struct Recipients<'r> {
     pages: Pages<'r>,
     page: std::vec::IntoIter<Payout>,
 }
 
-impl<'r> Rows<'r> {
+impl<'r> Recipients<'r> {
     fn of(reader: &'r Reader) -> Self {
         Self {
             // The owner of the residual is no recipient; its record follows theirs.
@@ -138,7 +211,7 @@ impl<'r> Rows<'r> {
 
 /// The recipients of an earlier epoch, asked for in ascending order.
 struct Accounts<'r> {
-    rows: Rows<'r>,
+    rows: Recipients<'r>,
     at: Option<Payout>,
     begun: bool,
 }
@@ -146,7 +219,7 @@ struct Accounts<'r> {
 impl<'r> Accounts<'r> {
     fn of(reader: &'r mut Reader) -> Self {
         Self {
-            rows: Rows::of(reader),
+            rows: Recipients::of(reader),
             at: None,
             begun: false,
         }
@@ -166,9 +239,8 @@ impl<'r> Accounts<'r> {
 fn judge(guards: &GuardRails, facts: &Facts) -> Vec<RunReason> {
     let mut breaches = Vec::new();
     let mut breach = |code: &str, detail: String| breaches.push(reason(code, detail));
-    let totals = &facts.totals;
-    let (recipients, paid) = (totals.recipients, totals.payout_minor.0);
-    if recipients == 0 {
+    let (recipients, paid) = (facts.recipients, facts.paid_minor);
+    if !facts.pays {
         breach(NO_RECIPIENTS, "nobody is paid".to_owned());
     }
     if let Some(least) = guards.recipients_min.filter(|least| recipients < *least) {
@@ -210,15 +282,15 @@ fn judge(guards: &GuardRails, facts: &Facts) -> Vec<RunReason> {
         ),
         Before::Known {
             payout_minor,
+            change_minor,
             new_recipients,
         } => {
-            let change = paid.abs_diff(payout_minor);
             let most = guards.change_max_percent;
-            if let Some(most) = most.filter(|most| is_above(change, *most, payout_minor)) {
+            if let Some(most) = most.filter(|most| is_above(change_minor, *most, payout_minor)) {
                 breach(
                     "total_change",
                     format!(
-                        "the payouts are {paid} in all and were {payout_minor} in the epoch before, a change of more than {most} %"
+                        "{paid} is paid in all and {payout_minor} was before, a change by {change_minor}, which is more than {most} %"
                     ),
                 );
             }
@@ -254,16 +326,14 @@ mod tests {
 
     fn facts() -> Facts {
         Facts {
-            totals: RunTotals {
-                pool_minor: Amount(1_000),
-                payout_minor: Amount(900),
-                residual_minor: Amount(100),
-                recipients: 20,
-            },
+            recipients: 20,
+            paid_minor: 900,
+            pays: true,
             largest_minor: 90,
             largest_sum: 630,
             before: Before::Known {
                 payout_minor: 1_000,
+                change_minor: 100,
                 new_recipients: 3,
             },
         }
@@ -329,7 +399,7 @@ mod tests {
     #[test]
     fn an_epoch_without_recipients_and_one_that_cannot_be_compared_are_breaches() {
         let mut nobody = facts();
-        nobody.totals.recipients = 0;
+        nobody.pays = false;
         assert_eq!(codes(GuardRails::default(), &nobody), [NO_RECIPIENTS]);
         let mut lost = facts();
         lost.before = Before::Unknown;

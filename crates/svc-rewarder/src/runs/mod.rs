@@ -5,6 +5,7 @@
 //! anything is paid. The ledger is the only record of what was paid. So a crash at any point is
 //! repaired by repeating the unfinished stage.
 
+mod admit;
 pub mod artifact;
 pub mod db;
 pub mod emitter;
@@ -21,6 +22,7 @@ pub mod worker;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ron_files::Dir;
 use ron_http::Responder;
 use ron_kernel::Deadline;
 use ron_proto::rewarder::{
@@ -28,13 +30,36 @@ use ron_proto::rewarder::{
 };
 use ron_proto::values::{ContentId, EpochId, Tenant, Timestamp};
 
+use crate::manifest::dir;
+
 pub use progress::Progress;
 
 #[cfg(test)]
 mod tests;
 
-/// Identifies a run: a tenant has at most one per epoch.
-pub type RunId = (Tenant, EpochId);
+/// Identifies a run: a tenant has at most one live run per epoch, and beside it dry runs, each of other
+/// inputs.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RunId {
+    pub tenant: Tenant,
+    pub epoch: EpochId,
+    /// The run key of a dry run.
+    pub dry_run: Option<ContentId>,
+}
+
+impl RunId {
+    /// The run that pays the epoch.
+    pub const fn live(tenant: Tenant, epoch: EpochId) -> Self {
+        Self {
+            tenant,
+            epoch,
+            dry_run: None,
+        }
+    }
+}
+
+/// Maximum number of dry runs that are kept of one epoch; a further one takes the place of the oldest.
+pub const DRY_RUNS_MAX: usize = 16;
 
 /// The record of a run. Everything but the state `computing` is also in the database.
 #[derive(Clone, Debug, PartialEq)]
@@ -81,7 +106,17 @@ pub struct Run {
 
 impl Run {
     pub fn id(&self) -> RunId {
-        (self.tenant.clone(), self.epoch.clone())
+        RunId {
+            tenant: self.tenant.clone(),
+            epoch: self.epoch.clone(),
+            dry_run: self.dry_run.then_some(self.run_key),
+        }
+    }
+
+    /// The directory of its artifacts under `root`.
+    pub fn dir(&self, root: &Dir) -> Dir {
+        let dry_run = self.dry_run.then_some(&self.run_key);
+        dir::of(root, &self.tenant, &self.epoch, dry_run)
     }
 
     /// True when the state does not change any more without a new request.
@@ -173,9 +208,29 @@ pub enum RunAction {
     },
 }
 
+impl RunAction {
+    /// The run of an epoch that is asked for.
+    fn run_of(&self, tenant: Tenant, epoch: EpochId) -> RunId {
+        let dry_run = match self {
+            Self::Compute {
+                dry_run: true,
+                run_key,
+                ..
+            } => Some(*run_key),
+            _ => None,
+        };
+        RunId {
+            tenant,
+            epoch,
+            dry_run,
+        }
+    }
+}
+
 /// One request on its way to the scheduler.
 pub struct RunRequest {
-    pub id: RunId,
+    pub tenant: Tenant,
+    pub epoch: EpochId,
     pub action: RunAction,
     /// How long the caller waits for the run's end; `None` is answered at once.
     pub wait: Option<Duration>,
@@ -255,6 +310,8 @@ pub enum RunEvent {
     },
     /// The ledger refused the withdrawal, because it has opened the epoch with this manifest.
     Opened,
+    /// A dry run is past its retention.
+    Expired,
     /// Everything is paid and the epoch is closed.
     Settled {
         /// Sequence numbers of the opening and the closing entry.

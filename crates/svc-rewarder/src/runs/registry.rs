@@ -1,14 +1,16 @@
 //! The run table as readers see it. Only the scheduler writes; a reader holds the lock for one
 //! lookup and gets shared, immutable records.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::ops::Bound;
 use std::sync::Arc;
 
 use ron_http::Response;
 use ron_kernel::RankedRwLock;
 use ron_proto::rewarder::{EpochRun, PolicyId, RunState};
-use ron_proto::values::{EpochId, Tenant};
+use ron_proto::values::{ContentId, EpochId, Tenant, Timestamp};
 
 use super::{Progress, Run, RunId};
 use crate::errors;
@@ -88,8 +90,37 @@ impl Registry {
         self.0.read().get(id).cloned()
     }
 
-    /// Up to `limit` runs of a tenant after `after`, in byte order of their epochs, and whether
-    /// there are more.
+    /// The run of an epoch: the live one or, while there is none, the newest dry run.
+    pub fn current(&self, tenant: &Tenant, epoch: &EpochId) -> Option<Entry> {
+        let table = self.0.read();
+        let runs = of_epoch(&table, tenant, epoch);
+        runs.max_by_key(|entry| precedence(&entry.run)).cloned()
+    }
+
+    /// A run of an epoch, live or dry, that is as wanted.
+    pub fn find(
+        &self,
+        tenant: &Tenant,
+        epoch: &EpochId,
+        wanted: impl Fn(&Run) -> bool,
+    ) -> Option<Entry> {
+        let table = self.0.read();
+        let mut runs = of_epoch(&table, tenant, epoch);
+        runs.find(|entry| wanted(&entry.run)).cloned()
+    }
+
+    /// The dry runs of an epoch, the newest first.
+    pub fn dry_runs(&self, tenant: &Tenant, epoch: &EpochId) -> Vec<Entry> {
+        let table = self.0.read();
+        let runs = of_epoch(&table, tenant, epoch).filter(|entry| entry.run.dry_run);
+        let mut runs: Vec<Entry> = runs.cloned().collect();
+        drop(table);
+        runs.sort_unstable_by_key(|entry| Reverse(precedence(&entry.run)));
+        runs
+    }
+
+    /// Up to `limit` epochs of a tenant after `after`, in byte order, each with its
+    /// [current](Self::current) run, and whether there are more.
     pub fn page(
         &self,
         tenant: &Tenant,
@@ -98,27 +129,41 @@ impl Registry {
     ) -> (Vec<Entry>, bool) {
         let table = self.0.read();
         let from = match after {
-            Some(epoch) => Bound::Excluded((tenant.clone(), epoch.clone())),
+            // No run key is greater.
+            Some(epoch) => Bound::Excluded(RunId {
+                tenant: tenant.clone(),
+                epoch: epoch.clone(),
+                dry_run: Some(ContentId([0xff; 32])),
+            }),
             None => Bound::Unbounded,
         };
-        let mut page: Vec<Entry> = table
-            .range((from, Bound::Unbounded))
-            .filter(|((of, _), _)| of == tenant)
-            .take(limit + 1)
-            .map(|(_, entry)| entry.clone())
-            .collect();
-        let more = page.len() > limit;
-        page.truncate(limit);
-        (page, more)
+        let runs = table.range((from, Bound::Unbounded));
+        let runs = runs.filter(|(id, _)| id.tenant == *tenant);
+        let mut page: Vec<Entry> = Vec::new();
+        for (id, entry) in runs {
+            let full = page.len() == limit;
+            match page.last_mut() {
+                Some(last) if last.run.epoch == id.epoch => {
+                    if precedence(&entry.run) > precedence(&last.run) {
+                        *last = entry.clone();
+                    }
+                }
+                _ if full => return (page, true),
+                _ => page.push(entry.clone()),
+            }
+        }
+        (page, false)
     }
 
-    /// The epoch of another run of the tenant that pays, or is paying, this usage by this policy.
+    /// The epoch of another run of the tenant that pays, or is paying, this usage by this policy, or the
+    /// same correction.
     pub fn payer(&self, run: &Run) -> Option<EpochId> {
+        let corrects_the_same = |other: &Run| run.adjusts.is_some() && other.adjusts == run.adjusts;
         let pays = |other: &Run| {
             let settles = matches!(other.state, RunState::Settling | RunState::Settled);
             settles
                 && (&other.tenant, &other.policy_id) == (&run.tenant, &run.policy_id)
-                && other.snapshot == run.snapshot
+                && (other.snapshot == run.snapshot || corrects_the_same(other))
                 && other.epoch != run.epoch
         };
         let table = self.0.read();
@@ -151,6 +196,28 @@ impl Registry {
     pub(super) fn put(&self, entry: Entry) -> Option<Entry> {
         self.0.write().insert(entry.run.id(), entry)
     }
+
+    /// Removes a dry run. Only the scheduler calls this.
+    pub(super) fn remove(&self, id: &RunId) -> Option<Entry> {
+        self.0.write().remove(id)
+    }
+}
+
+fn of_epoch<'t>(
+    table: &'t BTreeMap<RunId, Entry>,
+    tenant: &Tenant,
+    epoch: &EpochId,
+) -> impl Iterator<Item = &'t Entry> {
+    // The live run is first among the runs of an epoch.
+    let first = RunId::live(tenant.clone(), epoch.clone());
+    let of = first.clone();
+    let runs = table.range(first..).map(|(_, entry)| entry);
+    runs.take_while(move |entry| entry.run.tenant == of.tenant && entry.run.epoch == of.epoch)
+}
+
+/// Orders the runs of an epoch: the live one is the greatest, then the newest.
+fn precedence(run: &Run) -> (bool, Timestamp, ContentId) {
+    (!run.dry_run, run.created_at, run.run_key)
 }
 
 /// The response for a run: 200 when it is at rest, 202 while it is under way, and a problem for a
@@ -162,8 +229,11 @@ pub fn answer(entry: &Entry, now_ms: u64) -> Response {
         RunState::Failed => errors::failed(run.reason.as_ref()).into(),
         _ => {
             let status = if run.at_rest() { 200 } else { 202 };
-            Response::json(status, &entry.view(now_ms))
-                .header("Location", format!("/rewarder/epochs/{}", run.epoch))
+            let mut location = format!("/rewarder/epochs/{}", run.epoch);
+            if run.dry_run {
+                let _ = write!(location, "?dry_run={}", run.run_key);
+            }
+            Response::json(status, &entry.view(now_ms)).header("Location", location)
         }
     }
 }

@@ -20,7 +20,7 @@ impl Scheduler {
         by: &str,
     ) -> Result<(), Box<Problem>> {
         let refuse = |problem| Err(Box::new(problem));
-        let Some(entry) = self.registry.get(id) else {
+        let Some(entry) = self.registry.current(&id.tenant, &id.epoch) else {
             return refuse(Problem::not_found("there is no run of this epoch"));
         };
         let mut run = (*entry.run).clone();
@@ -59,7 +59,7 @@ impl Scheduler {
         run.updated_at = now;
         let entry = entry.with(run);
         self.save(memory, &entry)?;
-        tracing::info!(event = "run_approved", tenant = %id.0, epoch = %id.1, by, %commitment, "a manifest was approved");
+        tracing::info!(event = "run_approved", tenant = %id.tenant, epoch = %id.epoch, by, %commitment, "a manifest was approved");
         if entry.run.settle {
             self.emit(memory, &entry.run);
         }
@@ -71,7 +71,7 @@ impl Scheduler {
         memory: &mut Memory,
         id: &RunId,
     ) -> Result<(), Box<Problem>> {
-        let Some(entry) = self.registry.get(id) else {
+        let Some(entry) = self.registry.current(&id.tenant, &id.epoch) else {
             return Err(Box::new(Problem::not_found(
                 "there is no run of this epoch; compute it first",
             )));
@@ -125,7 +125,7 @@ impl Scheduler {
         commitment: &ContentId,
         (reason, by): (&str, &str),
     ) -> Result<(), Box<Problem>> {
-        let Some(entry) = self.registry.get(id) else {
+        let Some(entry) = self.registry.current(&id.tenant, &id.epoch) else {
             return Err(Box::new(Problem::not_found(
                 "there is no run of this epoch",
             )));

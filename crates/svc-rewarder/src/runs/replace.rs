@@ -5,19 +5,16 @@ use ron_proto::rewarder::RunState;
 use ron_proto::values::ContentId;
 use serde_json::json;
 
-use super::{Run, RunEvent};
+use super::registry::Entry;
+use super::{DRY_RUNS_MAX, Run, RunEvent, RunId};
 use crate::errors;
 
 /// Decides whether a request may replace the run of its epoch. `Ok(false)`: it is the same run.
 ///
-/// Only runs that can never have paid are replaced: dry runs at rest, failed runs, and quarantined
-/// or withdrawn runs (by other inputs). Payments from before this database began are known to the ledger alone,
-/// which refuses a second manifest.
-pub(super) fn may_replace(
-    run: &Run,
-    run_key: &ContentId,
-    dry_run: bool,
-) -> Result<bool, Box<Problem>> {
+/// Only runs that can never have paid are replaced: failed runs, and quarantined or withdrawn runs (by
+/// other inputs). Payments from before this database began are known to the ledger alone, which
+/// refuses a second manifest.
+pub(super) fn may_replace(run: &Run, run_key: &ContentId) -> Result<bool, Box<Problem>> {
     let same = run.run_key == *run_key;
     match run.state {
         // The ledger's refusal is permanent, so the same inputs cannot succeed.
@@ -37,20 +34,28 @@ pub(super) fn may_replace(
         RunState::Failed | RunState::Quarantined | RunState::Withdrawn => return Ok(true),
         _ => {}
     }
-    if same && (dry_run || !run.dry_run) {
+    if same {
         return Ok(false);
     }
-    if !run.dry_run {
-        return Err(Box::new(errors::epoch_conflict(json!({
-            "snapshot": run.snapshot, "policy_id": run.policy_id, "policy_hash": run.policy_hash,
-            "run_key": run.run_key, "state": run.state,
-        }))));
+    Err(Box::new(errors::epoch_conflict(json!({
+        "snapshot": run.snapshot, "policy_id": run.policy_id, "policy_hash": run.policy_hash,
+        "run_key": run.run_key, "state": run.state,
+    }))))
+}
+
+/// The dry run that gives its place to a further one of its epoch, of which these are all; `None` while
+/// there is room.
+pub(super) fn outdated(dry_runs: &[Entry]) -> Result<Option<RunId>, Box<Problem>> {
+    if dry_runs.len() < DRY_RUNS_MAX {
+        return Ok(None);
     }
-    if run.at_rest() {
-        Ok(true)
-    } else {
-        let detail = "a dry run of this epoch is still being computed; retry when it is done";
-        Err(Box::new(Problem::in_flight(detail)))
+    // The newest are first.
+    let mut resting = dry_runs.iter().rev().filter(|entry| entry.run.at_rest());
+    match resting.next() {
+        Some(oldest) => Ok(Some(oldest.run.id())),
+        None => Err(Box::new(Problem::in_flight(format!(
+            "{DRY_RUNS_MAX} dry runs of this epoch are still being computed; retry when one is done"
+        )))),
     }
 }
 

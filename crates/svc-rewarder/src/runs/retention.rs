@@ -1,13 +1,15 @@
 //! Retention: what is removed, and when. The artifact writer sweeps periodically.
 //!
 //! Artifacts are removed some time after their run has reached its final state; a run that may
-//! still be signed or paid keeps them, whatever its age. A snapshot is removed some time after its
+//! still be signed or paid keeps them, whatever its age. A dry run is forgotten then, and artifacts
+//! of dry runs that nobody knows any more are removed at once. A snapshot is removed some time after its
 //! last use: stored, stored again, or named by a run that changed. A run directory has its own link
-//! to its snapshot, so an epoch stays verifiable for as long as its artifacts exist. The run
-//! records are kept.
+//! to its snapshot, so an epoch stays verifiable for as long as its artifacts exist. The
+//! records of live runs are kept.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ron_files::Dir;
@@ -17,7 +19,7 @@ use ron_proto::values::{ContentId, Tenant};
 
 use super::Run;
 use super::registry::Registry;
-use crate::library::{Library, snapshot_name};
+use crate::library::{Library, file_names, snapshot_name};
 use crate::manifest::dir;
 
 /// What is kept for how long. Zero keeps for ever.
@@ -36,25 +38,33 @@ pub struct Retention {
 }
 
 impl Retention {
-    /// Removes what is past its time; returns early at shutdown.
-    pub fn sweep(&self, shutdown: &Shutdown) {
+    /// Removes what is past its time, and returns the dry runs that are; returns early at shutdown.
+    pub fn sweep(&self, shutdown: &Shutdown) -> Vec<Arc<Run>> {
         let runs: Vec<_> = self.registry.all();
+        let mut expired = Vec::new();
         if !self.artifacts.is_zero() {
             let finished = runs.iter().filter(|entry| is_final(&entry.run));
             for run in finished.map(|entry| &entry.run) {
                 if shutdown.is_set() {
-                    return;
+                    return expired;
                 }
-                if self.past(run.updated_at.0, self.artifacts) {
-                    let target = dir::of(&self.root, &run.tenant, &run.epoch, run.dry_run);
-                    let name = target.path().file_name().unwrap_or_default();
-                    let name = name.to_string_lossy();
-                    self.report("artifacts", &name, dir::remove(&target));
+                if !self.past(run.updated_at.0, self.artifacts) {
+                    continue;
+                }
+                if run.dry_run {
+                    expired.push(Arc::clone(run));
+                } else {
+                    self.remove(&run.dir(&self.root));
                 }
             }
         }
+        // This thread writes the artifacts, and a run is in the table before it is computed: what is
+        // not in the table belongs to no run.
+        if let Err(error) = self.sweep_dry_runs(shutdown) {
+            tracing::warn!(event = "sweep_failed", reason = %error, "dry runs were not swept");
+        }
         if self.snapshots.is_zero() {
-            return;
+            return expired;
         }
         // The table is read before the directory. That order is safe: a snapshot that a later run
         // uses was renewed before the request for that run was queued.
@@ -62,6 +72,38 @@ impl Retention {
         if let Err(error) = self.sweep_snapshots(&wanted, shutdown) {
             tracing::warn!(event = "sweep_failed", reason = %error, "snapshots were not swept");
         }
+        expired
+    }
+
+    /// Removes the artifacts of dry runs that are not in the table.
+    fn sweep_dry_runs(&self, shutdown: &Shutdown) -> io::Result<()> {
+        for tenant in file_names(&self.root)? {
+            let tenant = self.root.join(&tenant);
+            let mut names = file_names(&tenant)?;
+            names.retain(|name| name.starts_with(dir::DRY));
+            if names.is_empty() {
+                continue;
+            }
+            let runs = self.registry.all();
+            let dry_runs = runs.iter().filter(|entry| entry.run.dry_run);
+            let known: BTreeSet<_> = dry_runs
+                .map(|entry| entry.run.dir(&self.root).path().to_owned())
+                .collect();
+            for dir in names.iter().map(|name| tenant.join(name)) {
+                if shutdown.is_set() {
+                    return Ok(());
+                }
+                if !known.contains(dir.path()) {
+                    self.remove(&dir);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn remove(&self, dir: &Dir) {
+        let name = dir.path().file_name().unwrap_or_default();
+        self.report("artifacts", &name.to_string_lossy(), dir::remove(dir));
     }
 
     fn sweep_snapshots(&self, wanted: &Wanted, shutdown: &Shutdown) -> io::Result<()> {

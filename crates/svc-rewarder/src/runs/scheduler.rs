@@ -7,7 +7,6 @@
 //! wait is over.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::time::Duration;
 
 use ron_files::{DiskRoom, NoRoom};
@@ -17,13 +16,12 @@ use ron_kernel::{
     ThreadCtx,
 };
 use ron_proto::problem::Problem;
-use ron_proto::rewarder::{RunState, SettlementSeqs};
+use ron_proto::rewarder::RunState;
 use ron_proto::values::Timestamp;
 
 use super::registry::{Entry, Registry, answer};
-use super::replace::{ends_withdrawal, may_replace};
-use super::{Intent, Job, Progress, Run, RunAction, RunEvent, RunId, RunRequest, Update, reason};
-use crate::errors;
+use super::replace::ends_withdrawal;
+use super::{Intent, Job, Run, RunAction, RunEvent, RunId, RunRequest, Update, reason};
 use crate::metrics::Metrics;
 
 /// Maximum sleep between two ticks.
@@ -40,6 +38,8 @@ pub(super) const SECOND_TRIES_MAX: usize = 64;
 pub trait RunStore: Send {
     /// The run is durable on return.
     fn put(&mut self, run: &Run) -> Result<(), String>;
+    /// The run is removed durably on return.
+    fn remove(&mut self, id: &RunId) -> Result<(), String>;
 }
 
 /// The channels and settings of the scheduler.
@@ -70,7 +70,7 @@ struct Waiter {
 }
 
 /// A new run whose job found no place in `work`, with the request that made it.
-struct SecondTry {
+pub(super) struct SecondTry {
     at: Deadline,
     compute_by: Option<Deadline>,
     wait: Option<Duration>,
@@ -78,7 +78,7 @@ struct SecondTry {
 }
 
 /// What became of an admitted request.
-enum Admission {
+pub(super) enum Admission {
     Admitted,
     /// Its job found no place in `work`.
     QueueFull,
@@ -90,9 +90,9 @@ pub struct Memory {
     waiters: BTreeMap<RunId, Vec<Waiter>>,
     /// Queued runs that still need a place in `work`; found at start.
     to_compute: BTreeSet<RunId>,
-    second_tries: BTreeMap<RunId, SecondTry>,
+    pub(super) second_tries: BTreeMap<RunId, SecondTry>,
     /// Runs to send to the emitter, and when.
-    to_settle: BTreeMap<RunId, Deadline>,
+    pub(super) to_settle: BTreeMap<RunId, Deadline>,
     pub(super) backoffs: BTreeMap<RunId, Backoff>,
 }
 
@@ -314,12 +314,14 @@ impl Scheduler {
     /// Handles one request. Answers it, or keeps the responder until the run is at rest.
     pub fn handle_request(&self, memory: &mut Memory, request: RunRequest) {
         let RunRequest {
-            id,
+            tenant,
+            epoch,
             action,
             wait,
             compute_by,
             responder,
         } = request;
+        let id = action.run_of(tenant, epoch);
         let admitted = match &action {
             RunAction::Compute { .. } => self.admit(memory, &id, &action, compute_by),
             RunAction::Settle => self
@@ -370,85 +372,13 @@ impl Scheduler {
         }
     }
 
-    /// Admits a compute request: finds the matching run, or makes a new one durable as queued.
-    fn admit(
-        &self,
-        memory: &mut Memory,
-        id: &RunId,
-        action: &RunAction,
-        compute_by: Option<Deadline>,
-    ) -> Result<Admission, Box<Problem>> {
-        let RunAction::Compute {
-            snapshot,
-            policy_id,
-            policy_hash,
-            adjusts,
-            run_key,
-            dry_run,
-            by,
-        } = action
-        else {
-            return Ok(Admission::Admitted);
-        };
-        if let Some(entry) = self.registry.get(id)
-            && !may_replace(&entry.run, run_key, *dry_run)?
-        {
-            return Ok(Admission::Admitted);
-        }
-        let now = Timestamp(self.clock.unix_ms());
-        let run = Run {
-            tenant: id.0.clone(),
-            epoch: id.1.clone(),
-            snapshot: *snapshot,
-            policy_id: policy_id.clone(),
-            policy_hash: *policy_hash,
-            adjusts: adjusts.clone(),
-            run_key: *run_key,
-            dry_run: *dry_run,
-            // Paying the same usage a second time is never automatic.
-            settle: self.auto_settle && !*dry_run && adjusts.is_none(),
-            state: RunState::Queued,
-            reason: None,
-            commitment: None,
-            totals: None,
-            accounts: 0,
-            intents: 0,
-            seqs: SettlementSeqs::default(),
-            withdrawal: None,
-            asked_by: by.clone(),
-            release: None,
-            created_at: now,
-            updated_at: now,
-        };
-        // The ledger would refuse it later; refusing here saves the computation.
-        let payer = self.registry.payer(&run).filter(|_| !*dry_run);
-        if let Some(payer) = payer.filter(|payer| run.adjusts.as_ref() != Some(payer)) {
-            return Err(Box::new(errors::usage_paid(&payer)));
-        }
-        let entry = Entry {
-            run: Arc::new(run),
-            progress: Arc::new(Progress::default()),
-        };
-        if memory.second_tries.len() >= SECOND_TRIES_MAX {
-            return Err(Box::new(Problem::busy(self.work.retry_after_s())));
-        }
-        self.has_room()?;
-        memory.to_settle.remove(id);
-        memory.backoffs.remove(id);
-        self.save(memory, &entry)?;
-        Ok(match self.enqueue(&entry, compute_by) {
-            Ok(()) => Admission::Admitted,
-            Err(()) => Admission::QueueFull,
-        })
-    }
-
     /// Refuses what would begin while the disk has too little room.
     pub(super) fn has_room(&self) -> Result<(), Box<Problem>> {
         let full = |full: NoRoom| Box::new(Problem::unavailable(full.to_string(), 5));
         self.room.check().map_err(full)
     }
 
-    fn enqueue(&self, entry: &Entry, compute_by: Option<Deadline>) -> Result<(), ()> {
+    pub(super) fn enqueue(&self, entry: &Entry, compute_by: Option<Deadline>) -> Result<(), ()> {
         let budget = Deadline::within(self.compute_budget);
         let job = Job {
             run: entry.run.clone(),
@@ -464,14 +394,26 @@ impl Scheduler {
     /// Writes the run to the store first and shows it to readers afterwards, so that no response
     /// mentions a state that a crash could lose.
     pub(super) fn save(&self, memory: &mut Memory, entry: &Entry) -> Result<(), Box<Problem>> {
-        if let Err(why) = memory.store.put(&entry.run) {
-            (self.store_fault)(why);
-            return Err(Box::new(Problem::unavailable(
-                "the run store cannot be written",
-                5,
-            )));
-        }
+        let written = memory.store.put(&entry.run);
+        self.stored(written)?;
         self.show(entry.clone());
+        Ok(())
+    }
+
+    fn stored(&self, written: Result<(), String>) -> Result<(), Box<Problem>> {
+        written.map_err(|why| {
+            (self.store_fault)(why);
+            Box::new(Problem::unavailable("the run store cannot be written", 5))
+        })
+    }
+
+    /// Removes a dry run.
+    pub(super) fn forget(&self, memory: &mut Memory, id: &RunId) -> Result<(), Box<Problem>> {
+        let removed = memory.store.remove(id);
+        self.stored(removed)?;
+        if let Some(old) = self.registry.remove(id) {
+            self.count(old.run.state).dec();
+        }
         Ok(())
     }
 
@@ -497,6 +439,13 @@ impl Scheduler {
         }
         if entry.run.is_final() {
             return; // a late report of an earlier attempt
+        }
+        if update.event == RunEvent::Expired {
+            if entry.run.dry_run && entry.run.at_rest() {
+                // If the store fails, the next sweep reports it again.
+                let _ = self.forget(memory, &update.id);
+            }
+            return;
         }
         if entry.run.state == RunState::Withdrawing && !ends_withdrawal(&update.event) {
             self.keep_withdrawing(memory, &entry, &update.event);
@@ -590,6 +539,7 @@ impl Scheduler {
                 run.settle = true;
                 self.emit(memory, run);
             }
+            RunEvent::Expired => {} // removes the run instead
             RunEvent::Settled { seqs } => {
                 run.state = RunState::Settled;
                 run.seqs = *seqs;

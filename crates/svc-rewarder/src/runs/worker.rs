@@ -19,7 +19,8 @@ use crate::inputs::source::Target;
 use crate::intake::Scratch;
 use crate::intake::fetch::{FetchError, Origin};
 use crate::library::{Library, LibraryError};
-use crate::manifest::{self, Computed, RunError};
+use crate::manifest::correction::Earlier;
+use crate::manifest::{self, Adjusts, Computed, RunError, dir};
 use crate::metrics::Metrics;
 
 /// Maximum sleep of an idle loop.
@@ -42,6 +43,8 @@ pub struct Product {
 #[derive(Clone)]
 pub struct Worker {
     pub library: Library,
+    /// Root of the run directories, where the epochs are that others correct.
+    pub artifacts: Dir,
     /// Where missing snapshots are fetched from.
     pub origin: Option<Origin>,
     /// Where fetched snapshots are until they are complete.
@@ -108,14 +111,23 @@ impl Worker {
             progress: &job.progress,
             cancelled: || job.deadline.expired() || shutdown.is_set(),
         };
+        let earlier = self.earlier(run)?;
         let timer = self.metrics.compute_seconds.start_timer();
-        let target = self.target(run, snapshot.accounts()).map_err(|error| {
-            reason("io", format!("the payout table cannot be written: {error}"))
-        })?;
+        let target = |name| {
+            self.target(run, name, snapshot.accounts())
+                .map_err(|error| {
+                    reason("io", format!("the payout table cannot be written: {error}"))
+                })
+        };
+        let payouts = target("payouts")?;
+        let adjusts = match &earlier {
+            Some(earlier) => Some(Adjusts::of(earlier, target("correction")?)),
+            None => None,
+        };
         // `install` makes the rayon iterators inside run on this pool and not on the global one.
         let computed = self.pool.install(|| {
-            let (tenant, epoch, adjusts) = (&run.tenant, &run.epoch, run.adjusts.as_ref());
-            manifest::compute_to(target, tenant, epoch, adjusts, &snapshot, &policy, &watch)
+            let (tenant, epoch) = (&run.tenant, &run.epoch);
+            manifest::compute_to(payouts, tenant, epoch, adjusts, &snapshot, &policy, &watch)
         });
         match computed {
             Ok(computed) => {
@@ -129,6 +141,7 @@ impl Worker {
                 }))
             }
             Err(RunError::Rules(error)) => Err(reason("policy_mismatch", error.to_string())),
+            Err(RunError::Correction(why)) => Err(reason("policy_mismatch", why)),
             Err(RunError::Cancelled) => Err(late()),
             Err(RunError::Io(why)) => Err(reason("io", why)),
         }
@@ -154,14 +167,33 @@ impl Worker {
         self.pool.install(stored).map_err(|error| refused(&error))
     }
 
+    /// What the epoch that the run corrects has paid; `None` for a run that corrects none.
+    fn earlier(&self, run: &Run) -> Result<Option<Earlier>, RunReason> {
+        let Some(epoch) = &run.adjusts else {
+            return Ok(None);
+        };
+        let dir = dir::of(&self.artifacts, &run.tenant, epoch, None);
+        let earlier = Earlier::open(&dir).map_err(|error| {
+            reason(
+                "input_missing",
+                format!("what epoch {epoch} has paid is not known: {error}. If its artifacts are past their retention, put its run directory back from a bundle"),
+            )
+        })?;
+        Ok(Some(earlier))
+    }
+
     /// Small payout tables stay in memory until they are written with the other artifacts; large
     /// ones go to the spool.
-    fn target(&self, run: &Run, accounts: usize) -> std::io::Result<Target> {
+    fn target(&self, run: &Run, name: &str, accounts: usize) -> std::io::Result<Target> {
         if accounts <= IN_MEMORY_MAX {
             return Ok(Target::Memory(Vec::new()));
         }
         self.spool.create()?;
-        let path = self.spool.file(&hex::encode(run.run_key.0));
+        // A dry run and a live run of the same inputs may be computed at the same time.
+        let kind = if run.dry_run { "dry" } else { "live" };
+        let path = self
+            .spool
+            .file(&format!("{}.{kind}.{name}", run.run_key.hex()));
         Target::file(&**self.spool.disk(), &path)
     }
 }

@@ -5,8 +5,8 @@ import { VerificationError } from "../errors.js";
 import { type Json, Members, bigEndian, canonical, canonicalObject, concat, fromB64url, jsonObject, utf8 } from "./encoding.js";
 import { ed25519 } from "./note.js";
 
-/** Manifests of epochs that the ledger pays, and of those with a claim tree. */
-const [LEDGER, CLAIMS] = [1, 2];
+/** Manifests of epochs that the ledger pays, of those with a claim tree, and of corrections. */
+const [LEDGER, CLAIMS, CORRECTION] = [1, 2, 3];
 const AMOUNT_END = 2n ** 128n;
 
 export interface PayoutsRoot {
@@ -21,6 +21,24 @@ export interface Claims {
   readonly root: string;
   /** Account of the ledger that holds what they claim. */
   readonly account: string;
+}
+
+/** What a correction compares: what is due by its inputs, and what was paid before. */
+export interface Correction {
+  /** Commitment of the manifest of the epoch that is corrected. */
+  readonly of: string;
+  /** Content id of the file with what is due to every account, and what it was paid. */
+  readonly accounts: string;
+  readonly duePool: bigint;
+  readonly duePayout: bigint;
+  readonly dueResidual: bigint;
+  readonly dueRecipients: number;
+  /** What the corrected epoch and its earlier corrections have paid. */
+  readonly paid: bigint;
+  /** What accounts were paid above what is due to them. It is not taken back. */
+  readonly overpaid: bigint;
+  /** Number of these accounts. */
+  readonly overpaidAccounts: number;
 }
 
 /** A signed manifest: what an epoch pays. */
@@ -40,6 +58,8 @@ export interface Manifest {
   readonly payouts: PayoutsRoot | undefined;
   /** Absent for an epoch whose payees the ledger pays. */
   readonly claims: Claims | undefined;
+  /** Absent for an epoch that corrects no other. A correction pays what is due above what was paid before. */
+  readonly correction: Correction | undefined;
   readonly commitment: string;
 }
 
@@ -175,7 +195,7 @@ function commitmentOf(value: { readonly [name: string]: Json }): Uint8Array {
 
 function read(members: Members): Manifest {
   const version = members.whole("version");
-  if (version !== LEDGER && version !== CLAIMS) {
+  if (version !== LEDGER && version !== CLAIMS && version !== CORRECTION) {
     throw new VerificationError("the manifest has a format that this version of the package does not know");
   }
   const [totals, payouts, inputs] = [members.object("totals"), members.optionalObject("payouts"), members.object("inputs")];
@@ -195,7 +215,8 @@ function read(members: Members): Manifest {
     residual: totals.amount("residual_minor"),
     recipients: totals.whole("recipients"),
     payouts: payouts === undefined ? undefined : payoutsRoot(payouts),
-    claims: version === CLAIMS ? claims(members.object("claims")) : undefined,
+    claims: optionalClaims(members, version),
+    correction: version === CORRECTION ? correctionOf(members.object("correction")) : undefined,
     commitment: members.text("commitment"),
   };
   totals.end();
@@ -207,6 +228,46 @@ function read(members: Members): Manifest {
   if (found.payouts !== undefined && found.payout + found.residual !== found.pool) {
     throw new VerificationError("payouts and residual of the manifest do not add up to the pool");
   }
+  if (found.correction !== undefined) checkCorrection(found, found.correction);
+  return found;
+}
+
+function checkCorrection(found: Manifest, correction: Correction): void {
+  if (found.adjusts === undefined) {
+    throw new VerificationError("the manifest of a correction does not name the epoch that it corrects");
+  }
+  if (correction.duePayout + correction.dueResidual !== correction.duePool) {
+    throw new VerificationError("what is due in the manifest does not add up to the pool");
+  }
+  // A residual that the pool keeps is due to nobody.
+  const residual = found.residualOwner === found.poolAccount ? 0n : correction.dueResidual;
+  if (correction.duePayout + residual + correction.overpaid !== correction.paid + found.payout) {
+    throw new VerificationError("what the manifest has as due does not add up to what was paid and what it pays");
+  }
+}
+
+function optionalClaims(members: Members, version: number): Claims | undefined {
+  if (version === LEDGER) return undefined;
+  if (version === CLAIMS) return claims(members.object("claims"));
+  const found = members.optionalObject("claims");
+  return found === undefined ? undefined : claims(found);
+}
+
+function correctionOf(members: Members): Correction {
+  const due = members.object("due");
+  const found = {
+    of: members.text("of"),
+    accounts: members.text("accounts"),
+    duePool: due.amount("pool_minor"),
+    duePayout: due.amount("payout_minor"),
+    dueResidual: due.amount("residual_minor"),
+    dueRecipients: due.whole("recipients"),
+    paid: members.amount("paid_minor"),
+    overpaid: members.amount("overpaid_minor"),
+    overpaidAccounts: members.whole("overpaid"),
+  };
+  due.end();
+  members.end();
   return found;
 }
 

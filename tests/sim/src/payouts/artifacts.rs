@@ -69,12 +69,16 @@ impl Artifacts<'_> {
 /// from before.
 pub fn check(image: &SimDisk, plan: &Plan, log: &[Event]) {
     for (number, epoch) in plan.epochs.iter().enumerate() {
-        let at = |kind: &str| Artifacts {
+        let at = |name: String| Artifacts {
             image,
-            dir: Path::new(ROOT).join(format!("{kind}-{}", epoch.id)),
+            dir: Path::new(ROOT).join(name),
         };
-        at("dry").check(plan, number);
-        let artifacts = at("epoch");
+        for inputs in 0..plan.inputs.len() {
+            let run_key = plan.manifest(number, inputs).run_key;
+            let name = format!("dry-{}.{}", epoch.id, run_key.hex());
+            at(name).check(plan, number);
+        }
+        let artifacts = at(format!("epoch-{}", epoch.id));
         let manifest = artifacts.check(plan, number);
         let opened = log
             .iter()

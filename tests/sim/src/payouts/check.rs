@@ -50,7 +50,7 @@ impl Evidence<'_> {
         for (epoch, plan) in self.plan.epochs.iter().enumerate() {
             match paid.get(&plan.id) {
                 Some(paid) => total += self.is_paid_once(epoch, paid),
-                None => self.is_not_paid(epoch, &paid),
+                None => self.is_not_paid(epoch),
             }
         }
         let foreign = paid
@@ -204,7 +204,7 @@ impl Evidence<'_> {
             && *amount_minor == Amount(table.total())
             && (*sum_root, *recipients) == (inputs.root, table.rows.len() as u64)
             && *source == inputs.source(&plan.tenant)
-            && *adjusts == plan.epochs[epoch].adjusts;
+            && adjusts.is_none();
         ensure(
             same,
             &format!("{name} is opened as {open:?}, due is {table:?}"),
@@ -220,9 +220,8 @@ impl Evidence<'_> {
         );
     }
 
-    /// Its end is the refusal of usage that another epoch has paid, or of a manifest that was withdrawn; or it has no recipients, or
-    /// corrects an epoch that was not paid.
-    fn is_not_paid(&self, epoch: usize, others: &BTreeMap<EpochId, Paid<'_>>) {
+    /// Its end is the refusal of usage that another epoch has paid, or of a manifest that was withdrawn; or it has no recipients.
+    fn is_not_paid(&self, epoch: usize) {
         let end = &self.ends[epoch];
         if end.is_withdrawn() {
             let own = self.plan.manifest(epoch, self.plan.epochs[epoch].inputs);
@@ -232,15 +231,6 @@ impl Evidence<'_> {
             return;
         }
         if is_without_recipients(end) {
-            return;
-        }
-        if let Answer::Run(run) = end
-            && code(run) == "epoch_unknown"
-            && run
-                .adjusts
-                .as_ref()
-                .is_some_and(|of| !others.contains_key(of))
-        {
             return;
         }
         let inputs = &self.plan.inputs;

@@ -51,12 +51,7 @@ impl Inputs {
     }
 
     /// The manifest of an epoch with these inputs.
-    pub fn manifest(
-        &self,
-        tenant: &Tenant,
-        epoch: &EpochId,
-        adjusts: Option<&EpochId>,
-    ) -> RunManifest {
+    pub fn manifest(&self, tenant: &Tenant, epoch: &EpochId) -> RunManifest {
         let (policy, table) = (&self.policy, &self.table);
         let parts = [
             tenant.as_str().as_bytes(),
@@ -64,13 +59,14 @@ impl Inputs {
             &self.cid.0,
             &self.policy_hash.0,
             policy.rule_set.as_str().as_bytes(),
-            adjusts.map_or("", |epoch| epoch.as_str()).as_bytes(),
+            // It corrects no other epoch.
+            b"",
         ];
         let mut manifest = RunManifest {
             version: 1,
             tenant: tenant.clone(),
             epoch_id: epoch.clone(),
-            adjusts: adjusts.cloned(),
+            adjusts: None,
             run_key: named("run-key", &parts),
             inputs: RunInputs {
                 snapshot: self.cid,
@@ -95,6 +91,7 @@ impl Inputs {
                 total_minor: Amount(table.total()),
             }),
             claims: None,
+            correction: None,
             status: RunStatus::Ok,
             commitment: ContentId([0; 32]),
         };

@@ -11,7 +11,7 @@ use ron_client::{ClientError, Credential, RewarderClient};
 use ron_http::{Call, HttpClient, Method};
 use ron_kernel::Deadline;
 use ron_proto::rewarder::{EpochRun, RunManifest, RunState, SnapshotInfo, WithdrawRequest};
-use ron_proto::{Amount, ContentId, EpochId};
+use ron_proto::{Amount, ContentId};
 use ron_sim::{ensure, time};
 
 use super::REWARDER;
@@ -67,8 +67,6 @@ pub struct Operator {
     /// There are faults as long as this is not set. `None`: there are none, and every call has an answer.
     over: Option<Arc<AtomicBool>>,
     began: Instant,
-    /// Epochs that have come to their end without being paid.
-    unpaid: BTreeSet<EpochId>,
     /// Epochs whose run was recorded, as somebody was told.
     pub recorded: BTreeSet<usize>,
     pub told: Vec<Noted>,
@@ -89,7 +87,6 @@ impl Operator {
             token,
             over: over.cloned(),
             began: time::now(),
-            unpaid: BTreeSet::new(),
             recorded: BTreeSet::new(),
             told: Vec::new(),
             calls: 0,
@@ -410,16 +407,6 @@ impl Operator {
 
     /// Brings an epoch to its end, before this moment: settled, or refused for ever.
     pub fn finish(&mut self, epoch: usize, by: Instant) -> Answer {
-        let said = self.finish_by(epoch, by);
-        let paid = matches!(&said, Answer::Run(run) if run.state == RunState::Settled);
-        if !paid {
-            let id = self.plan.epochs[epoch].id.clone();
-            self.unpaid.insert(id);
-        }
-        said
-    }
-
-    fn finish_by(&mut self, epoch: usize, by: Instant) -> Answer {
         let own = self.plan.epochs[epoch].inputs;
         loop {
             let mut said = self.state(epoch);
@@ -435,7 +422,6 @@ impl Operator {
                     RunState::Failed if code(run) == "epoch_void" => true,
                     RunState::Withdrawn => true,
                     RunState::Failed if is_final(run) => return said,
-                    RunState::Held if self.waits_for_ever(run) => return said,
                     RunState::Sealed if run.dry_run => true,
                     RunState::Sealed | RunState::Held => {
                         self.settle(epoch);
@@ -458,15 +444,6 @@ impl Operator {
             );
             time::sleep(ms(100));
         }
-    }
-
-    /// It corrects an epoch that was not paid.
-    fn waits_for_ever(&self, run: &EpochRun) -> bool {
-        let corrects = run
-            .adjusts
-            .as_ref()
-            .is_some_and(|of| self.unpaid.contains(of));
-        corrects && code(run) == "epoch_unknown"
     }
 
     /// The service answers again before this moment.

@@ -26,8 +26,6 @@ pub struct Epoch {
     pub id: EpochId,
     /// Number of its inputs, which its operator uses; careless ones use others.
     pub inputs: usize,
-    /// The epoch that it corrects.
-    pub adjusts: Option<EpochId>,
 }
 
 #[derive(Debug)]
@@ -60,7 +58,7 @@ impl Plan {
                 Inputs::new(usage(large == Some(number)), period, any(&policies))
             })
             .collect();
-        let mut epochs: Vec<Epoch> = (0..3 + below(3))
+        let epochs: Vec<Epoch> = (0..3 + below(3))
             .map(|number| Epoch {
                 id: format!("e{number}").parse().expect("an epoch"),
                 // Now and then the usage of another epoch, which is paid once.
@@ -68,19 +66,8 @@ impl Plan {
                     0 => below(inputs.len() as u64),
                     _ => number % inputs.len() as u64,
                 } as usize,
-                adjusts: None,
             })
             .collect();
-        if below(2) == 0 {
-            let of = any(&epochs);
-            let (adjusts, inputs) = (Some(of.id.clone()), of.inputs);
-            let id = "x0".parse().expect("an epoch");
-            epochs.push(Epoch {
-                id,
-                inputs,
-                adjusts,
-            });
-        }
         Self {
             tenant: "default".parse().expect("a tenant"),
             asset: "credit".parse().expect("an asset"),
@@ -93,7 +80,7 @@ impl Plan {
     /// The manifest of an epoch with these inputs.
     pub fn manifest(&self, epoch: usize, inputs: usize) -> RunManifest {
         let epoch = &self.epochs[epoch];
-        self.inputs[inputs].manifest(&self.tenant, &epoch.id, epoch.adjusts.as_ref())
+        self.inputs[inputs].manifest(&self.tenant, &epoch.id)
     }
 
     /// The manifest of an epoch that is as wanted, and the number of its inputs.
@@ -121,7 +108,7 @@ impl Plan {
             policy_id: of.policy.id.clone(),
             policy_hash: of.policy_hash,
             dry_run,
-            adjusts: self.epochs[epoch].adjusts.clone(),
+            adjusts: None,
         }
     }
 

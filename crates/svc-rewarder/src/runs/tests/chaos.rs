@@ -168,7 +168,7 @@ impl Chaos {
         );
         let run = life.run(epoch);
         if run.state == RunState::Settled {
-            let dir = dir::of(&Dir::os(self.root.path().join("runs")), &id.0, &id.1, false);
+            let dir = dir::of(&Dir::os(self.root.path().join("runs")), &id.0, &id.1, None);
             let manifest = verify::read_manifest(&dir).expect("kept");
             assert_eq!(manifest.commitment, doc.commitment);
             assert_eq!(

@@ -163,7 +163,9 @@ pub(super) fn open(books: &mut Books, entry: &Entry) -> EntryAnswer {
     }
     let paid = books.epochs.values().filter(|doc| doc.source == *source);
     let last = paid.max_by_key(|doc| doc.opened_seq);
-    if let Some(doc) = last.filter(|doc| adjusts.as_ref() != Some(&doc.epoch)) {
+    let other = last.filter(|doc| adjusts.as_ref() != Some(&doc.epoch));
+    let corrects_it = |doc: &&EpochDoc| adjusts.is_some() && doc.adjusts == *adjusts;
+    if let Some(doc) = other.or_else(|| books.epochs.values().find(corrects_it)) {
         return EntryAnswer::Refused {
             code: RefusalCode::UsagePaid,
             seq: None,

@@ -17,6 +17,7 @@ use ron_proto::values::{ContentId, EpochId, Tenant};
 use serde_json::json;
 
 use super::ledger::SimLedger;
+use crate::boot::MIGRATIONS;
 use crate::inline::Calc;
 use crate::inputs::import;
 use crate::inputs::policy::VerifiedPolicy;
@@ -32,7 +33,7 @@ use crate::runs::registry::Registry;
 use crate::runs::retention::Retention;
 use crate::runs::scheduler::{Memory, RunStore, Scheduler};
 use crate::runs::worker::{ResultItem, Worker};
-use crate::runs::{Intent, Job, Run, RunAction, RunRequest, Update, db};
+use crate::runs::{Intent, Job, Run, RunAction, RunId, RunRequest, Update, db};
 use crate::topology::{Q_INTENTS, Q_RESULTS, Q_UPDATES, Q_WORK, Q_WORK_REQ};
 use ron_service::pinned::{KeyRing, PinnedKey};
 
@@ -69,13 +70,10 @@ impl SqlStore {
         // A crash here loses memory, not power: the database need not wait for a disk.
         db.execute_batch("PRAGMA journal_mode = MEMORY; PRAGMA synchronous = OFF;")
             .expect("pragmas");
-        let schema = db::SCHEMA_1.replace("CREATE TABLE run", "CREATE TABLE IF NOT EXISTS run");
-        db.execute_batch(&schema).expect("the schema");
-        let fresh = db.prepare("SELECT void_seq FROM run").is_err();
-        if fresh {
-            db.execute_batch(db::SCHEMA_2).expect("the schema");
-            db.execute_batch(db::SCHEMA_3).expect("the schema");
-            db.execute_batch(db::SCHEMA_4).expect("the schema");
+        if db.prepare("SELECT * FROM run").is_err() {
+            for migration in MIGRATIONS {
+                db.execute_batch(migration.sql).expect("the schema");
+            }
         }
         Self(db)
     }
@@ -84,6 +82,10 @@ impl SqlStore {
 impl RunStore for SqlStore {
     fn put(&mut self, run: &Run) -> Result<(), String> {
         db::put(&self.0, run).map_err(|error| error.to_string())
+    }
+
+    fn remove(&mut self, id: &RunId) -> Result<(), String> {
+        db::remove(&self.0, id).map_err(|error| error.to_string())
     }
 }
 
@@ -149,6 +151,7 @@ impl Life {
             memory,
             worker: Worker {
                 library: library_in(dir),
+                artifacts: dir.join("runs"),
                 origin: None,
                 scratch: Scratch::open(dir.join("intake"))?,
                 spool: dir.join("spool"),
@@ -224,7 +227,8 @@ impl Life {
         let by = Deadline::within(Duration::from_secs(5));
         let (responder, answer) = Responder::detached(by);
         let asked = RunRequest {
-            id: (tenant(), epoch.parse().expect("an epoch")),
+            tenant: tenant(),
+            epoch: epoch.parse().expect("an epoch"),
             action: ask,
             wait: wait.then_some(Duration::from_secs(4)),
             compute_by: None,
@@ -241,8 +245,9 @@ impl Life {
     }
 
     pub(super) fn run(&self, epoch: &str) -> Run {
-        let id = (tenant(), epoch.parse().expect("an epoch"));
-        (*self.scheduler.registry.get(&id).expect("a run").run).clone()
+        let epoch = epoch.parse().expect("an epoch");
+        let entry = self.scheduler.registry.current(&tenant(), &epoch);
+        (*entry.expect("a run").run).clone()
     }
 }
 

@@ -110,7 +110,7 @@ fn settles_over(at: u64, event: Event) -> bool {
         manifest: ring(2),
         unsigned: false,
     };
-    let place = dir::of(&home.join("runs"), &tenant(), &run.epoch, false);
+    let place = dir::of(&home.join("runs"), &tenant(), &run.epoch, None);
     let verified = verify::verify_run_dir(&place, &pins);
     verified.unwrap_or_else(|error| panic!("{event:?} at {at}: {error}"));
     drop(life);
@@ -158,7 +158,7 @@ fn what_is_past_its_retention_goes_from_any_disk() {
     assert_eq!(dates, [NOW_MS], "when it was stored");
     life.shutdown.wait(Deadline::within(KEEP * 2));
     for _ in 0..2 {
-        life.writer.retention.sweep(&life.shutdown);
+        life.writer.sweep(&life.shutdown);
         for kind in ["artifacts", "snapshot"] {
             let swept = life.writer.retention.swept.with_label_values(&[kind]);
             assert_eq!(swept.get(), 1, "{kind}");

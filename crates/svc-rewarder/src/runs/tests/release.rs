@@ -116,7 +116,7 @@ fn an_epoch_beyond_a_guard_rail_pays_once_it_is_approved() {
         &Dir::os(root.path().join("runs")),
         &tenant(),
         &"e1".parse().expect("an epoch"),
-        false,
+        None,
     );
     assert!(run.exists(dir::RUN_SIG).expect("known"));
     let run = life.run("e1");

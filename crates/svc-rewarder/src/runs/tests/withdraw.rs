@@ -26,10 +26,10 @@ fn withdraw(commitment: ContentId) -> RunAction {
 
 /// The state of epoch `e1`, if it has a run.
 fn state(life: &Life) -> Option<RunState> {
-    let id = (super::tenant(), "e1".parse().expect("an epoch"));
+    let epoch = "e1".parse().expect("an epoch");
     life.scheduler
         .registry
-        .get(&id)
+        .current(&super::tenant(), &epoch)
         .map(|entry| entry.run.state)
 }
 

@@ -9,8 +9,8 @@ from ..errors import VerificationError
 from .encoding import Members, canonical, canonical_object, from_b64url, json_object
 from .note import ed25519
 
-#: Manifests of epochs that the ledger pays, and of those with a claim tree.
-_LEDGER, _CLAIMS = 1, 2
+#: Manifests of epochs that the ledger pays, of those with a claim tree, and of corrections.
+_LEDGER, _CLAIMS, _CORRECTION = 1, 2, 3
 _AMOUNT_END = 2**128
 
 
@@ -32,6 +32,26 @@ class Claims:
 
 
 @dataclass(frozen=True)
+class Correction:
+    """What a correction compares: what is due by its inputs, and what was paid before."""
+
+    #: Commitment of the manifest of the epoch that is corrected.
+    of: str
+    #: Content id of the file with what is due to every account, and what it was paid.
+    accounts: str
+    due_pool: int
+    due_payout: int
+    due_residual: int
+    due_recipients: int
+    #: What the corrected epoch and its earlier corrections have paid.
+    paid: int
+    #: What accounts were paid above what is due to them. It is not taken back.
+    overpaid: int
+    #: Number of these accounts.
+    overpaid_accounts: int
+
+
+@dataclass(frozen=True)
 class Manifest:
     """A signed manifest: what an epoch pays."""
 
@@ -50,6 +70,8 @@ class Manifest:
     payouts: PayoutsRoot | None
     #: ``None`` for an epoch whose payees the ledger pays.
     claims: Claims | None
+    #: ``None`` for an epoch that corrects no other. A correction pays what is due above what was paid before.
+    correction: Correction | None
     commitment: str
 
 
@@ -182,7 +204,7 @@ def _commitment(value: dict[str, Any]) -> bytes:
 
 def _manifest(members: Members) -> Manifest:
     version = members.whole("version")
-    if version not in (_LEDGER, _CLAIMS):
+    if version not in (_LEDGER, _CLAIMS, _CORRECTION):
         raise VerificationError("the manifest has a format that this version of the package does not know")
     totals, payouts, inputs = members.object("totals"), members.optional_object("payouts"), members.object("inputs")
     for name in ("snapshot", "policy_id", "policy_hash"):
@@ -204,7 +226,8 @@ def _manifest(members: Members) -> Manifest:
         residual=totals.amount("residual_minor"),
         recipients=totals.whole("recipients"),
         payouts=None if payouts is None else _payouts_root(payouts),
-        claims=_claims(members.object("claims")) if version == _CLAIMS else None,
+        claims=_optional_claims(members, version),
+        correction=_correction(members.object("correction")) if version == _CORRECTION else None,
         commitment=members.text("commitment"),
     )
     totals.end()
@@ -214,13 +237,53 @@ def _manifest(members: Members) -> Manifest:
         raise VerificationError("the status of the manifest does not fit its payouts")
     if found.payouts is not None and found.payout + found.residual != found.pool:
         raise VerificationError("payouts and residual of the manifest do not add up to the pool")
+    if found.correction is not None:
+        _check_correction(found, found.correction)
     return found
+
+
+def _check_correction(found: Manifest, correction: Correction) -> None:
+    if found.adjusts is None:
+        raise VerificationError("the manifest of a correction does not name the epoch that it corrects")
+    if correction.due_payout + correction.due_residual != correction.due_pool:
+        raise VerificationError("what is due in the manifest does not add up to the pool")
+    # A residual that the pool keeps is due to nobody.
+    residual = correction.due_residual if found.residual_owner != found.pool_account else 0
+    if correction.due_payout + residual + correction.overpaid != correction.paid + found.payout:
+        raise VerificationError("what the manifest has as due does not add up to what was paid and what it pays")
 
 
 def _payouts_root(members: Members) -> PayoutsRoot:
     root = PayoutsRoot(members.text("root"), members.whole("count"), members.amount("total_minor"))
     members.end()
     return root
+
+
+def _optional_claims(members: Members, version: int) -> Claims | None:
+    if version == _LEDGER:
+        return None
+    if version == _CLAIMS:
+        return _claims(members.object("claims"))
+    claims = members.optional_object("claims")
+    return None if claims is None else _claims(claims)
+
+
+def _correction(members: Members) -> Correction:
+    due = members.object("due")
+    found = Correction(
+        of=members.text("of"),
+        accounts=members.text("accounts"),
+        due_pool=due.amount("pool_minor"),
+        due_payout=due.amount("payout_minor"),
+        due_residual=due.amount("residual_minor"),
+        due_recipients=due.whole("recipients"),
+        paid=members.amount("paid_minor"),
+        overpaid=members.amount("overpaid_minor"),
+        overpaid_accounts=members.whole("overpaid"),
+    )
+    due.end()
+    members.end()
+    return found
 
 
 def _claims(members: Members) -> Claims:

@@ -1,0 +1,395 @@
+//! Corrections: an epoch that pays what an earlier epoch should have paid, and did not.
+//!
+//! ```text
+//! due      what the inputs of the correction give each account, and the residual to its owner
+//! before   what the earlier epoch, and the corrections before this one, have paid
+//! payout   due - before, where that is above zero
+//! ```
+//!
+//! Nothing is taken back: an account that got too much keeps it, and is listed. `correction.bin` has the
+//! two amounts of every account that has either, as a sealed snapshot with the metrics `due` and `paid`;
+//! the manifest names it, so that the correction is computed again from its own directory.
+//!
+//! **Invariant:** what is due and what was overpaid are together what was paid before and what the
+//! correction pays.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ron_files::Dir;
+use ron_proto::rewarder::{Metric, Payout, PolicyId, RewardPolicy, RunManifest};
+use ron_proto::values::{Account, Asset, ContentId, EpochId, Tenant};
+
+use super::dir;
+use super::reader::Reader;
+use super::table::find_row;
+use super::verify::{VerifyError, read_manifest, wrong};
+use crate::calculus::{Stop, Usage};
+use crate::inputs::snapshot::Sealed;
+
+/// Columns of `correction.bin`, in the order of their names.
+pub(super) const METRICS: [&str; 2] = ["due", "paid"];
+const DUE: usize = 0;
+const PAID: usize = 1;
+pub(super) const TOO_MUCH: &str =
+    "what the corrected epoch and its corrections have paid passes 2^128";
+/// Rows read at a time.
+const STEP: usize = 8_192;
+
+/// An epoch that is corrected, and what was paid by it and by the corrections before.
+#[derive(Debug)]
+pub struct Earlier {
+    tenant: Tenant,
+    epoch: EpochId,
+    commitment: ContentId,
+    policy_id: PolicyId,
+    asset: Asset,
+    /// Whether its payees claim their payouts elsewhere.
+    claims: bool,
+    pub(super) paid: Arc<Paid>,
+}
+
+#[derive(Debug)]
+pub(super) enum Paid {
+    /// An epoch that corrects none: its payouts.
+    Payouts(Box<Reader>),
+    /// A correction: what was paid before it, or what was due where that was more.
+    Corrected(Sealed),
+    /// The correction itself, computed again: what was paid before it.
+    Stored(Sealed),
+}
+
+impl Earlier {
+    /// Opens the run directory of an epoch that was settled.
+    pub fn open(dir: &Dir) -> Result<Self, VerifyError> {
+        let manifest = read_manifest(dir)?;
+        let paid = match accounts(dir, &manifest)? {
+            Some(accounts) => Paid::Corrected(accounts),
+            None => Paid::Payouts(Box::new(Reader::with(dir, manifest.clone())?)),
+        };
+        Ok(Self {
+            tenant: manifest.tenant,
+            epoch: manifest.epoch_id,
+            commitment: manifest.commitment,
+            policy_id: manifest.inputs.policy_id,
+            asset: manifest.asset,
+            claims: manifest.claims.is_some(),
+            paid: Arc::new(paid),
+        })
+    }
+
+    /// What the correction in `dir` itself says was paid before; `None` for an epoch that corrects none.
+    pub(super) fn stored(dir: &Dir, manifest: &RunManifest) -> Result<Option<Self>, VerifyError> {
+        let (Some(accounts), Some(correction), Some(epoch)) = (
+            accounts(dir, manifest)?,
+            &manifest.correction,
+            &manifest.adjusts,
+        ) else {
+            return Ok(None);
+        };
+        Ok(Some(Self {
+            tenant: manifest.tenant.clone(),
+            epoch: epoch.clone(),
+            commitment: correction.of,
+            policy_id: manifest.inputs.policy_id.clone(),
+            asset: manifest.asset.clone(),
+            claims: manifest.claims.is_some(),
+            paid: Arc::new(Paid::Stored(accounts)),
+        }))
+    }
+
+    /// The epoch's id.
+    pub const fn epoch(&self) -> &EpochId {
+        &self.epoch
+    }
+
+    /// Commitment of its manifest.
+    pub const fn commitment(&self) -> ContentId {
+        self.commitment
+    }
+
+    /// Refuses to correct what another policy paid, or paid in another way.
+    pub(super) fn check(&self, policy: &RewardPolicy) -> Result<(), String> {
+        let epoch = &self.epoch;
+        let refuse = |why: String| Err(format!("it does not correct epoch {epoch}: {why}"));
+        if self.tenant != policy.tenant {
+            return refuse(format!("that is an epoch of tenant {}", self.tenant));
+        }
+        if self.policy_id != policy.id {
+            return refuse(format!(
+                "that was paid by policy \"{}\"; correct it by a version of that policy",
+                self.policy_id
+            ));
+        }
+        if self.asset != policy.asset {
+            return refuse(format!(
+                "that paid {}, and the policy pays {}",
+                self.asset, policy.asset
+            ));
+        }
+        if self.claims != policy.claims_account.is_some() {
+            return refuse(
+                "one of the two pays claims, and the other one in the ledger".to_owned(),
+            );
+        }
+        Ok(())
+    }
+
+    /// Checks that `correction.bin` in `dir`, the directory of a correction of this epoch, has what was
+    /// paid.
+    pub fn check_correction(&self, dir: &Dir) -> Result<(), VerifyError> {
+        let manifest = read_manifest(dir)?;
+        let other = |why: &str| wrong(dir::CORRECTION, &why);
+        let (Some(correction), Some(accounts)) = (manifest.correction, accounts(dir, &manifest)?)
+        else {
+            return Err(wrong(dir::RUN, &"it is not the manifest of a correction"));
+        };
+        if correction.of != self.commitment {
+            return Err(wrong(
+                dir::RUN,
+                &format!(
+                    "it corrects another manifest than that of epoch {}",
+                    self.epoch
+                ),
+            ));
+        }
+        let mut paid = self.paid();
+        let mut rows = Rows::over(&accounts);
+        loop {
+            let mut stored = rows.next().map_err(|stop| wrong(dir::CORRECTION, &stop))?;
+            while stored.as_ref().is_some_and(|row| row.paid == 0) {
+                stored = rows.next().map_err(|stop| wrong(dir::CORRECTION, &stop))?;
+            }
+            let was = paid.next().map_err(|stop| wrong(dir::PAYOUTS, &stop))?;
+            match (stored, was) {
+                (None, None) => return Ok(()),
+                (Some(stored), Some(was))
+                    if (&stored.account, stored.paid) == (&was.account, was.paid) => {}
+                _ => return Err(other("it has other amounts than were paid before")),
+            }
+        }
+    }
+
+    /// What was paid to every account, a residual among it, in the order of the accounts.
+    pub fn paid(&self) -> Before {
+        self.rows(BTreeMap::new())
+    }
+
+    /// What was paid, with these amounts due beside it.
+    pub(super) fn rows(&self, due: BTreeMap<Vec<u8>, u128>) -> Before {
+        let extra = due.into_iter().map(|(account, due)| (account, (0, due)));
+        Before {
+            paid: Arc::clone(&self.paid),
+            next: 0,
+            page: Vec::new().into_iter(),
+            head: None,
+            extra: extra.collect(),
+            begun: false,
+        }
+    }
+}
+
+/// Opens `correction.bin` of a run's directory, which must be the one that its manifest names; `None`
+/// for an epoch that corrects none.
+pub fn accounts(dir: &Dir, manifest: &RunManifest) -> Result<Option<Sealed>, VerifyError> {
+    let Some(correction) = &manifest.correction else {
+        return Ok(None);
+    };
+    let sealed = Sealed::open(&**dir.disk(), &dir.file(dir::CORRECTION));
+    let sealed = sealed.map_err(|error| wrong(dir::CORRECTION, &error))?;
+    let names = sealed.metric_names();
+    let are_columns = sealed.accounts() == 0 || names.iter().map(Metric::as_str).eq(METRICS);
+    if sealed.cid() != correction.accounts || !are_columns {
+        return Err(wrong(
+            dir::CORRECTION,
+            &"it is not the file that the manifest names",
+        ));
+    }
+    Ok(Some(sealed))
+}
+
+/// One account of a correction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    pub account: Vec<u8>,
+    /// What was paid before, in minor units.
+    pub paid: u128,
+    /// What is due, in minor units.
+    pub due: u128,
+}
+
+/// The accounts of `correction.bin`, in order.
+#[derive(Debug)]
+pub struct Rows<'s> {
+    accounts: &'s Sealed,
+    next: usize,
+    page: std::vec::IntoIter<Row>,
+}
+
+impl<'s> Rows<'s> {
+    /// Reads from the first account on.
+    pub fn over(accounts: &'s Sealed) -> Self {
+        Self {
+            accounts,
+            next: 0,
+            page: Vec::new().into_iter(),
+        }
+    }
+
+    /// The next account.
+    #[expect(clippy::should_implement_trait, reason = "reading may fail")]
+    pub fn next(&mut self) -> Result<Option<Row>, Stop> {
+        if self.page.len() == 0 {
+            self.page = page(self.accounts, &mut self.next)?.into_iter();
+        }
+        Ok(self.page.next())
+    }
+}
+
+fn page(accounts: &Sealed, next: &mut usize) -> Result<Vec<Row>, Stop> {
+    let rows = STEP.min(accounts.accounts() - *next);
+    if rows == 0 {
+        return Ok(Vec::new());
+    }
+    let block = accounts.block(*next, rows)?;
+    *next += rows;
+    let row = |at| Row {
+        account: block.account(at).to_vec(),
+        paid: block.amount(at, PAID),
+        due: block.amount(at, DUE),
+    };
+    Ok((0..rows).map(row).collect())
+}
+
+/// The account's row of `correction.bin`.
+pub fn find(accounts: &Sealed, account: &Account) -> Result<Option<Row>, Stop> {
+    let wanted = account.as_str().as_bytes();
+    let order = |row| {
+        accounts
+            .block(row, 1)
+            .map(|block| block.account(0).cmp(wanted))
+    };
+    let Some(mut row) = find_row(accounts.accounts(), order)? else {
+        return Ok(None);
+    };
+    let found = page(accounts, &mut row)?;
+    Ok(found.into_iter().next())
+}
+
+/// What was paid before, in the order of the accounts, with the residuals at their owners' places.
+#[derive(Debug)]
+pub struct Before {
+    paid: Arc<Paid>,
+    next: usize,
+    page: std::vec::IntoIter<Row>,
+    /// The next row of `paid`.
+    head: Option<Row>,
+    /// What was paid and is due beside it, by account.
+    extra: BTreeMap<Vec<u8>, (u128, u128)>,
+    begun: bool,
+}
+
+impl Before {
+    fn read(&mut self) -> Result<Option<Row>, Stop> {
+        if self.page.len() == 0 {
+            self.page = self.read_page()?.into_iter();
+        }
+        Ok(self.page.next())
+    }
+
+    fn read_page(&mut self) -> Result<Vec<Row>, Stop> {
+        let damaged = |error: VerifyError| Stop::Io(error.to_string());
+        let mut rows = match &*self.paid {
+            Paid::Payouts(reader) => {
+                let (from, end) = (self.next as u64, reader.manifest.totals.recipients);
+                let rows = reader
+                    .range(from, end.min(from + STEP as u64))
+                    .map_err(damaged)?;
+                self.next += rows.len();
+                return Ok(rows.into_iter().map(paid_row).collect());
+            }
+            Paid::Corrected(accounts) | Paid::Stored(accounts) => page(accounts, &mut self.next)?,
+        };
+        if matches!(*self.paid, Paid::Corrected(_)) {
+            for row in &mut rows {
+                row.paid = row.paid.max(row.due);
+            }
+        }
+        for row in &mut rows {
+            row.due = 0;
+        }
+        Ok(rows)
+    }
+
+    fn begin(&mut self) -> Result<(), Stop> {
+        if self.begun {
+            return Ok(());
+        }
+        self.begun = true;
+        if let Paid::Payouts(reader) = &*self.paid {
+            let residual = reader.residual();
+            if let Some(residual) = residual.map_err(|error| Stop::Io(error.to_string()))? {
+                let row = paid_row(residual);
+                self.extra.entry(row.account).or_default().0 = row.paid;
+            }
+        }
+        self.head = self.read()?;
+        Ok(())
+    }
+
+    /// The next account with anything, if `wanted` takes its name.
+    pub(super) fn next_if(&mut self, wanted: impl Fn(&[u8]) -> bool) -> Result<Option<Row>, Stop> {
+        self.begin()?;
+        let head = self.head.as_ref().map(|row| row.account.as_slice());
+        let extra = self
+            .extra
+            .first_key_value()
+            .map(|(account, _)| account.as_slice());
+        let first = match (head, extra) {
+            (Some(head), Some(extra)) => head.min(extra),
+            (head, extra) => match head.or(extra) {
+                Some(first) => first,
+                None => return Ok(None),
+            },
+        };
+        if !wanted(first) {
+            return Ok(None);
+        }
+        let is_extra = extra == Some(first);
+        let mut row = if head == Some(first) {
+            let next = self.read()?;
+            std::mem::replace(&mut self.head, next)
+        } else {
+            None
+        };
+        if is_extra && let Some((account, (paid, due))) = self.extra.pop_first() {
+            let row = row.get_or_insert(Row {
+                account,
+                paid: 0,
+                due: 0,
+            });
+            row.paid = more(row.paid, paid)?;
+            row.due = more(row.due, due)?;
+        }
+        Ok(row)
+    }
+
+    /// The next account.
+    #[expect(clippy::should_implement_trait, reason = "reading may fail")]
+    pub fn next(&mut self) -> Result<Option<Row>, Stop> {
+        self.next_if(|_| true)
+    }
+}
+
+fn paid_row(payout: Payout) -> Row {
+    Row {
+        account: payout.account.as_str().as_bytes().to_vec(),
+        paid: payout.amount_minor.0,
+        due: 0,
+    }
+}
+
+pub(super) fn more(sum: u128, amount: u128) -> Result<u128, Stop> {
+    let sum = sum.checked_add(amount);
+    sum.ok_or_else(|| Stop::Payee(TOO_MUCH.to_owned()))
+}
