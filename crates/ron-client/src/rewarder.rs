@@ -19,7 +19,6 @@ use ron_http::Credential;
 /// A run of an epoch that is read.
 #[derive(Debug, Clone, Copy)]
 pub struct RunRef<'r> {
-    /// The epoch.
     pub epoch: &'r EpochId,
     /// Run key of a dry run; without it the live run or, while there is none, the newest dry run.
     pub dry_run: Option<&'r ContentId>,

@@ -34,7 +34,7 @@ const USAGE_PAID: ProblemKind = kind(
     "usage_paid",
     409,
     "Another epoch paid this usage",
-    "A policy pays a snapshot once, whatever the epoch is called; the detail names the epoch that paid it. A correction names that epoch in `adjusts`.",
+    "A policy pays a snapshot once, whatever the epoch is called, and an epoch is corrected once; the detail names the epoch that paid or corrects. A further correction names that epoch in `adjusts`.",
 );
 const EPOCH_VOID: ProblemKind = kind(
     "epoch_void",
@@ -201,7 +201,7 @@ pub fn never_pays() -> Problem {
 /// Detail of `usage_paid`, both as a problem and as the reason of a failed run.
 pub fn usage_paid_detail(paid_by: &EpochId) -> String {
     format!(
-        "epoch {paid_by} paid this snapshot by this policy. Usage of another period needs a snapshot that names that period; \
+        "epoch {paid_by} paid this snapshot by this policy, or corrects the same epoch. Usage of another period needs a snapshot that names that period; \
          a correction of {paid_by} names it in adjusts"
     )
 }

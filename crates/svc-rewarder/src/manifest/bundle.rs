@@ -15,8 +15,8 @@ use ron_proto::values::{Account, ContentId};
 use serde::{Deserialize, Serialize};
 
 use super::dir;
+use super::files::{VerifyError, wrong};
 use super::reader::Reader;
-use super::verify::{VerifyError, wrong};
 use crate::inputs::source::{READABLE, Source, Target, put};
 
 /// What the bundle consists of; written last.

@@ -21,9 +21,9 @@ use ron_proto::rewarder::{Metric, Payout, PolicyId, RewardPolicy, RunManifest};
 use ron_proto::values::{Account, Asset, ContentId, EpochId, Tenant};
 
 use super::dir;
+use super::files::{VerifyError, read_manifest, wrong};
 use super::reader::Reader;
 use super::table::find_row;
-use super::verify::{VerifyError, read_manifest, wrong};
 use crate::calculus::{Stop, Usage};
 use crate::inputs::snapshot::Sealed;
 
@@ -236,7 +236,7 @@ impl<'s> Rows<'s> {
         }
     }
 
-    /// The next account.
+    /// The next account, in order; `None` after the last one.
     #[expect(clippy::should_implement_trait, reason = "reading may fail")]
     pub fn next(&mut self) -> Result<Option<Row>, Stop> {
         if self.page.len() == 0 {
@@ -374,7 +374,7 @@ impl Before {
         Ok(row)
     }
 
-    /// The next account.
+    /// The next account, in order; `None` after the last one.
     #[expect(clippy::should_implement_trait, reason = "reading may fail")]
     pub fn next(&mut self) -> Result<Option<Row>, Stop> {
         self.next_if(|_| true)

@@ -15,7 +15,7 @@ use crate::inputs::snapshot::{SealError, SealWriter, Sealed};
 use crate::inputs::source::Target;
 
 /// What a correction consists of, beside its manifest.
-pub(super) struct Made {
+pub(super) struct Outcome {
     pub built: Built,
     pub correction: Correction,
     /// `correction.bin`; `None` for [`Target::Nowhere`].
@@ -71,7 +71,7 @@ pub(super) fn build<U: Usage>(
     policy: &RewardPolicy,
     (earlier, targets): (&Earlier, Targets),
     watch: &impl Watch,
-) -> Result<Made, Stop> {
+) -> Result<Outcome, Stop> {
     let quiet = Quiet(watch);
     let apart = policy.residual.owner != policy.pool.account;
     let mut residual = BTreeMap::new();
@@ -103,6 +103,43 @@ pub(super) fn build<U: Usage>(
         residual: 0,
         recipients: all.recipients,
     };
+    let pair = (&all, sums);
+    let (built, accounts, cid) = write(
+        (usage, plan),
+        policy,
+        (earlier, residual, targets),
+        pair,
+        watch,
+    )?;
+    let correction = Correction {
+        of: earlier.commitment(),
+        accounts: cid,
+        due: RunTotals {
+            pool_minor: Amount(due.pool),
+            payout_minor: Amount(due.payout),
+            residual_minor: Amount(due.residual),
+            recipients: due.recipients,
+        },
+        paid_minor: Amount(all.paid),
+        overpaid_minor: Amount(all.overpaid_minor),
+        overpaid: all.overpaid,
+    };
+    check_books(&correction, &sums, apart)?;
+    Ok(Outcome {
+        built,
+        correction,
+        accounts,
+    })
+}
+
+/// Writes the differences and what they are of; returns `correction.bin` and its content id as well.
+fn write<U: Usage>(
+    (usage, plan): (&U, &Plan),
+    policy: &RewardPolicy,
+    (earlier, residual, targets): (&Earlier, BTreeMap<Vec<u8>, u128>, Targets),
+    (all, sums): (&Measure, Sums),
+    watch: &impl Watch,
+) -> Result<(Built, Option<Sealed>, ContentId), Stop> {
     let mut seal = SealWriter::new(targets.accounts, None, metrics(all.width)?, all.width)
         .map_err(unsealed)?;
     let fill = |writer: &mut super::table::Writer<'_>| {
@@ -131,25 +168,7 @@ pub(super) fn build<U: Usage>(
         }
         None => (None, earlier.stored_cid(&head)?),
     };
-    let correction = Correction {
-        of: earlier.commitment(),
-        accounts: cid,
-        due: RunTotals {
-            pool_minor: Amount(due.pool),
-            payout_minor: Amount(due.payout),
-            residual_minor: Amount(due.residual),
-            recipients: due.recipients,
-        },
-        paid_minor: Amount(all.paid),
-        overpaid_minor: Amount(all.overpaid_minor),
-        overpaid: all.overpaid,
-    };
-    check_books(&correction, &sums, apart)?;
-    Ok(Made {
-        built,
-        correction,
-        accounts,
-    })
+    Ok((built, accounts, cid))
 }
 
 impl Earlier {

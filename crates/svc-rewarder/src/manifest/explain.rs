@@ -11,9 +11,10 @@ use ron_proto::values::{Account, Amount, ContentId};
 
 use super::correction;
 use super::dir;
+use super::files::{VerifyError, must_read, read_manifest, wrong};
 use super::reader::Reader;
 use super::table::find_row;
-use super::verify::{VerifyError, check_policy, must_read, open_snapshot, read_manifest, wrong};
+use super::verify::{check_policy, open_snapshot};
 use crate::calculus::{self, Barred, Block, Part, Plan, Rules, Usage, Watch};
 use crate::inputs::snapshot::Sealed;
 

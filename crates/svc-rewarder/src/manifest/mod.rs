@@ -12,6 +12,7 @@ pub mod dir;
 pub mod explain;
 #[cfg(feature = "parquet")]
 pub mod export;
+mod files;
 pub mod reader;
 pub mod table;
 pub mod tree;
@@ -187,7 +188,6 @@ pub enum RunError {
 /// The epoch that a correction corrects.
 #[derive(Debug)]
 pub struct Adjusts<'a> {
-    /// Its id.
     pub epoch: &'a EpochId,
     /// What it has paid, and where `correction.bin` is written. Without it only a run can be computed
     /// that ends in quarantine.

@@ -11,9 +11,9 @@ use ron_proto::values::Account;
 use super::claims;
 use super::claims_file;
 use super::dir;
+use super::files::{VerifyError, read, read_manifest, read_signatures, wrong};
 use super::table::{Table, TableError};
 use super::tree::{GROUP, Tree};
-use super::verify::{VerifyError, read, read_manifest, read_signatures, wrong};
 use crate::inputs::source::Source;
 
 /// Payouts in a page, so that memory does not grow with the epoch.

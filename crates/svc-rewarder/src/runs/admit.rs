@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use ron_kernel::Deadline;
 use ron_proto::problem::Problem;
-use ron_proto::rewarder::{RunState, SettlementSeqs};
-use ron_proto::values::Timestamp;
+use ron_proto::rewarder::{PolicyId, RunState, SettlementSeqs};
+use ron_proto::values::{ContentId, EpochId, Timestamp};
 
 use super::registry::Entry;
 use super::replace::{may_replace, outdated};
@@ -39,31 +39,12 @@ impl Scheduler {
         {
             return Ok(Admission::Admitted);
         }
-        let now = Timestamp(self.clock.unix_ms());
-        let run = Run {
-            tenant: id.tenant.clone(),
-            epoch: id.epoch.clone(),
-            snapshot: *snapshot,
-            policy_id: policy_id.clone(),
-            policy_hash: *policy_hash,
-            adjusts: adjusts.clone(),
-            run_key: *run_key,
-            dry_run: *dry_run,
-            // Paying the same usage a second time is never automatic.
-            settle: self.auto_settle && !*dry_run && adjusts.is_none(),
-            state: RunState::Queued,
-            reason: None,
-            commitment: None,
-            totals: None,
-            accounts: 0,
-            intents: 0,
-            seqs: SettlementSeqs::default(),
-            withdrawal: None,
-            asked_by: by.clone(),
-            release: None,
-            created_at: now,
-            updated_at: now,
-        };
+        let run = self.queued(
+            id,
+            (*snapshot, policy_id, *policy_hash),
+            (adjusts, *run_key),
+            by,
+        );
         self.may_adjust(&run)?;
         // The ledger would refuse it later; refusing here saves the computation.
         let payer = self.registry.payer(&run).filter(|_| !*dry_run);
@@ -91,6 +72,42 @@ impl Scheduler {
             Ok(()) => Admission::Admitted,
             Err(()) => Admission::QueueFull,
         })
+    }
+
+    /// A run that is asked for now.
+    fn queued(
+        &self,
+        id: &RunId,
+        (snapshot, policy_id, policy_hash): (ContentId, &PolicyId, ContentId),
+        (adjusts, run_key): (&Option<EpochId>, ContentId),
+        by: &str,
+    ) -> Run {
+        let dry_run = id.dry_run.is_some();
+        let now = Timestamp(self.clock.unix_ms());
+        Run {
+            tenant: id.tenant.clone(),
+            epoch: id.epoch.clone(),
+            snapshot,
+            policy_id: policy_id.clone(),
+            policy_hash,
+            adjusts: adjusts.clone(),
+            run_key,
+            dry_run,
+            // Paying the same usage a second time is never automatic.
+            settle: self.auto_settle && !dry_run && adjusts.is_none(),
+            state: RunState::Queued,
+            reason: None,
+            commitment: None,
+            totals: None,
+            accounts: 0,
+            intents: 0,
+            seqs: SettlementSeqs::default(),
+            withdrawal: None,
+            asked_by: by.to_owned(),
+            release: None,
+            created_at: now,
+            updated_at: now,
+        }
     }
 
     /// Refuses to correct what was not paid by the same policy.

@@ -148,7 +148,7 @@ pub fn put(connection: &Connection, run: &Run) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Removes a run.
+/// Removes a run; nothing happens if there is none.
 pub fn remove(connection: &Connection, id: &RunId) -> rusqlite::Result<()> {
     let sql = "DELETE FROM run WHERE tenant = ?1 AND epoch = ?2 AND dry_key = ?3";
     let mut statement = connection.prepare_cached(sql)?;
