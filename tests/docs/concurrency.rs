@@ -265,7 +265,7 @@ fn ends(topology: &Topology, queue: &str, text: &str, outside: &mut Vec<String>)
         };
         match topology.threads.iter().find(same) {
             Some(row) => id(row.name),
-            None if word == "embedders" => {
+            None if ["embedders", "all threads"].contains(&word) => {
                 outside.push(word.to_owned());
                 id(word)
             }

@@ -6,6 +6,7 @@
 mod api;
 mod commands;
 mod concurrency;
+mod events;
 mod keys;
 mod links;
 mod packaging;

@@ -25,6 +25,7 @@ mod disk_hangs;
 mod doctor;
 mod documented;
 mod embedding;
+mod events;
 mod fleet;
 mod hostile_values;
 mod identities;

@@ -45,9 +45,9 @@ fn a_quiet_fleet_has_the_series_that_alerts_wait_for() {
         assert!(count <= QUIET_MAX, "{service} has {count} series");
         let p = prefix(service);
         for line in [
-            "_ready",
-            "_http_server_errors_total",
-            "_metrics_undeclared_total",
+            "_ready ",
+            "_http_server_errors_total ",
+            "_metrics_undeclared_total ",
             "_config_reloads_total{result=\"refused\"}",
             "_shutdown_drains_total{result=\"stragglers\"}",
             "_auth_failures_total{reason=\"signature\"}",
@@ -57,14 +57,18 @@ fn a_quiet_fleet_has_the_series_that_alerts_wait_for() {
             "_queue_dropped_total{queue=\"auth_refresh\"}",
             "_readyz_degraded{cause=\"draining\"}",
             "_readyz_degraded{cause=\"passports\"}",
+            "_bus_lagged_total{bus=\"events\"}",
+            "_io_errors_total{kind=",
+            "_tasks_spawned_total{kind=",
         ] {
-            let line = format!("{p}{line} ");
+            let line = format!("{p}{line}");
             let found = samples(page).any(|sample| sample.starts_with(&line));
             assert!(found, "{line} is missing in\n{page}");
         }
         for figure in [
             "process_cpu_seconds_total ",
             "process_resident_memory_bytes ",
+            "process_virtual_memory_bytes ",
             "process_open_fds ",
             "process_max_fds ",
             "process_start_time_seconds ",
@@ -75,6 +79,19 @@ fn a_quiet_fleet_has_the_series_that_alerts_wait_for() {
             assert!(found, "{figure} is missing in\n{page}");
         }
         each_thread_may_restart(&fleet, service, page);
+    }
+    for (service, line) in [
+        ("ron-kms", "_policy_version{kind=\"issuer\"} 1"),
+        ("svc-passport", "_policy_version{kind=\"issuer\"} 1"),
+        ("svc-wallet", "_policy_version{kind=\"wallet\"} 1"),
+        (
+            "svc-passport",
+            "_sign_failures_total{reason=\"no_answer\"} 0",
+        ),
+    ] {
+        let line = format!("{}{line}", prefix(service));
+        let found = samples(&pages[service]).any(|sample| sample == line);
+        assert!(found, "{line} is missing in\n{}", pages[service]);
     }
     every_alert_has_series(&pages);
 }

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::{
-    audience, check, client, clock, console, demo, doctor, ha, init, issuer, kms, ledger, login,
-    net, policy, receipt, revocations, rewarder, shell, status, token, up, wallet, witness,
+    audience, check, client, clock, console, demo, doctor, events, ha, init, issuer, kms, ledger,
+    login, net, policy, receipt, revocations, rewarder, shell, status, token, up, wallet, witness,
 };
 
 /// A trust-and-value plane: keys, tokens, money, payouts, verifiable by third parties.
@@ -43,6 +43,7 @@ enum Command {
     Demo(demo::DemoArgs),
     Doctor(doctor::DoctorArgs),
     Status(status::StatusArgs),
+    Events(events::EventsArgs),
     Login(Box<login::LoginArgs>),
     Logout(login::LogoutArgs),
     Console(console::ConsoleArgs),
@@ -86,6 +87,7 @@ impl Cli {
             Command::Demo(args) => demo::run(&args),
             Command::Doctor(args) => doctor::run(&args),
             Command::Status(args) => status::run(&args),
+            Command::Events(args) => events::run(&args),
             Command::Login(args) => login::login(&args),
             Command::Logout(args) => login::logout(&args),
             Command::Console(args) => console::run(&args),

@@ -25,6 +25,10 @@ const EXAMPLES: &[(&str, &str)] = &[
         "ron status\nron status --watch\nron status --json | jq -r '.[] | select(.status.health != \"healthy\") | .at'\nron status --health http://10.0.0.1:7475 --health http://10.0.0.2:7475",
     ),
     (
+        "events",
+        "ron events\nron events --follow\nron events --json | jq -r 'select(.severity != \"info\") | .service + \" \" + .kind'\nron events --follow --health http://10.0.0.1:7475 --health http://10.0.0.2:7475",
+    ),
+    (
         "ha status",
         "ron ha status\nron ha status --health http://10.0.0.1:7465 --health http://10.0.0.2:7465",
     ),

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::fleet;
 use crate::layout::Layout;
-use crate::status::{self, Answer, Reply};
+use crate::status::{self, Answer, Place, Reply};
 use crate::table::{Out, Table};
 
 /// The service of whose nodes one writes for all.
@@ -84,7 +84,7 @@ pub fn run(args: &HaArgs) -> Result<(), String> {
     let found = if args.health.is_empty() {
         of_host(&Layout::new(args.data_dir.as_deref())?)?
     } else {
-        let ask = |url: &String| answer(status::at_url(url));
+        let ask = |url: &String| answer(status::ask(&Place::Url(url.clone())));
         args.health.iter().map(ask).collect::<Vec<_>>()
     };
     if args.json {
@@ -112,7 +112,7 @@ fn of_host(layout: &Layout) -> Result<Vec<NodeAnswer>, String> {
     }
     let (mut shared, mut files) = (Vec::new(), Vec::new());
     for name in names {
-        let mut found = answer(status::of_service(layout, name));
+        let mut found = answer(status::ask(&Place::Host(layout.clone(), name)));
         // Also of one that does not answer. Its environment may have named a database.
         if found.log().is_none() && is_in_files(layout, name) {
             (found.service, found.answer) = (name.to_owned(), NodeState::Files);

@@ -12,6 +12,7 @@ mod demo;
 mod doctor;
 #[cfg(test)]
 mod documented;
+mod events;
 mod examples;
 mod fleet;
 mod ha;

@@ -1,11 +1,11 @@
 //! `ron status`: the whole fleet in one look.
 
 use std::io::IsTerminal as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
-use ron_client::{Caller, ClientError, Credential};
+use ron_client::{ClientError, HealthClient};
 use ron_kernel::Deadline;
 use ron_proto::status::{Health, ServiceStatus};
 use ron_services::NAMES;
@@ -116,54 +116,75 @@ pub fn run(args: &StatusArgs) -> Result<(), String> {
 }
 
 fn poll(args: &StatusArgs) -> Result<Vec<Answer>, String> {
-    if args.health.is_empty() {
-        return of_host(&Layout::new(args.data_dir.as_deref())?);
-    }
-    Ok(ron_kernel::scoped(args.health.len(), |at| {
-        at_url(&args.health[at])
-    }))
+    let places = places(args.data_dir.as_deref(), &args.health)?;
+    Ok(ron_kernel::scoped(places.len(), |at| ask(&places[at])))
 }
 
-/// The services that this host has.
-fn of_host(layout: &Layout) -> Result<Vec<Answer>, String> {
-    let has = |name: &&str| layout.config(name).exists();
-    let names: Vec<&str> = NAMES.into_iter().filter(has).collect();
-    if names.is_empty() {
+/// Where a service is asked.
+#[derive(Clone)]
+pub enum Place {
+    /// A service of a data directory.
+    Host(Layout, &'static str),
+    /// Its health address.
+    Url(String),
+}
+
+/// The services at the health addresses, or those that this host has.
+pub fn places(data_dir: Option<&Path>, health: &[String]) -> Result<Vec<Place>, String> {
+    if !health.is_empty() {
+        return Ok(health.iter().cloned().map(Place::Url).collect());
+    }
+    let layout = Layout::new(data_dir)?;
+    let names = NAMES.into_iter();
+    let names = names.filter(|name| layout.config(name).exists());
+    let places: Vec<Place> = names
+        .map(|name| Place::Host(layout.clone(), name))
+        .collect();
+    if places.is_empty() {
         let root = layout.root.display();
         return Err(format!(
             "{root} has no services: name the data directory with --data-dir, or services with --health"
         ));
     }
-    Ok(ron_kernel::scoped(names.len(), |at| {
-        of_service(layout, names[at])
-    }))
+    Ok(places)
 }
 
-/// Asks a service of a data directory.
-pub fn of_service(layout: &Layout, name: &str) -> Answer {
-    let reply = fleet::reach_health(layout, name).map_or_else(Reply::Error, |reached| {
-        ask(&Caller::new(&reached.url, Credential::none(), reached.http))
-    });
-    let at = name.to_owned();
-    Answer { at, reply }
-}
+impl Place {
+    /// The service's name, or its address.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Host(_, name) => name,
+            Self::Url(url) => url,
+        }
+    }
 
-/// Asks the service at a health address.
-pub fn at_url(url: &str) -> Answer {
-    Answer {
-        at: url.to_owned(),
-        reply: ask(&Caller::new(url, Credential::none(), net::client())),
+    /// A client of its health port.
+    pub fn client(&self) -> Result<HealthClient, String> {
+        match self {
+            Self::Host(layout, name) => fleet::reach_health(layout, name)
+                .map(|reached| HealthClient::new(&reached.url, reached.http)),
+            Self::Url(url) => Ok(HealthClient::new(url, net::client())),
+        }
     }
 }
 
-fn ask(service: &Caller) -> Reply {
-    match service.get("/api/v1/status", Deadline::within(WITHIN)) {
-        Ok(status) => Reply::Status(Box::new(status)),
-        // A read changes nothing, so its outcome is of no interest.
-        Err(ClientError::Unknown { detail, .. } | ClientError::NotSent { detail }) => {
-            Reply::Error(detail)
-        }
-        Err(error) => Reply::Error(error.to_string()),
+/// Asks a service for its state.
+pub fn ask(place: &Place) -> Answer {
+    let status = place.client().and_then(|client| {
+        let answer = client.status(Deadline::within(WITHIN));
+        answer.map_err(|error| no_answer(&error))
+    });
+    Answer {
+        at: place.name().to_owned(),
+        reply: status.map_or_else(Reply::Error, |status| Reply::Status(Box::new(status))),
+    }
+}
+
+/// Why there is no answer. A read changes nothing, so its outcome is of no interest.
+pub fn no_answer(error: &ClientError) -> String {
+    match error {
+        ClientError::Unknown { detail, .. } | ClientError::NotSent { detail } => detail.clone(),
+        error => error.to_string(),
     }
 }
 

@@ -17,6 +17,7 @@
 //! in ron-http's client; a call is retried only when carrying it out twice is the same as once.
 
 mod call;
+mod health;
 mod kms;
 mod ledger;
 mod passport;
@@ -25,6 +26,7 @@ mod rewarder;
 mod wallet;
 
 pub use call::{Caller, ClientError, Outgoing, encode};
+pub use health::HealthClient;
 pub use kms::KmsClient;
 pub use ledger::{ActiveHead, LedgerClient};
 pub use passport::{ClientProof, Form, PassportClient, TokenAsk, basic};

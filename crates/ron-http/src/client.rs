@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use ron_kernel::{
     Backoff, Breaker, BreakerLimits, Clock, Deadline, LockSpec, OsNet, OsRandom, RankedMutex,
-    SharedNet, SharedRandom, Shutdown, ShutdownTrigger, SystemClock, assert_no_locks,
+    SharedNet, SharedRandom, Shutdown, ShutdownTrigger, SystemClock, Turn, assert_no_locks,
 };
 use ron_proto::ProblemBody;
 use serde::de::DeserializeOwned;
@@ -37,6 +37,24 @@ const PEERS_MAX: usize = 64;
 /// Attempts of an idempotent call, the first included.
 const TRIES: u32 = 3;
 
+/// What is called when a breaker opens or closes; nothing by default. It runs on the calling thread and must not wait.
+#[derive(Clone, Default)]
+pub struct BreakerHook(Option<Arc<dyn Fn(&str, Turn) + Send + Sync>>);
+
+impl BreakerHook {
+    pub fn new(hook: impl Fn(&str, Turn) + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(hook)))
+    }
+}
+
+impl std::fmt::Debug for BreakerHook {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("BreakerHook")
+            .field(&self.0.is_some())
+            .finish()
+    }
+}
+
 /// Configuration of a client.
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
@@ -55,6 +73,8 @@ pub struct ClientConfig {
     /// The breaker that each peer has, as calls made for a request need. `None` for a loop that
     /// paces its own attempts and must see at once that a peer has recovered.
     pub breaker: Option<BreakerLimits>,
+    /// Called when the breaker of a peer, given as `host:port` or socket, opens or closes.
+    pub on_breaker: BreakerHook,
     /// How long a typed client retries a call that was refused for the moment (429, 503). Zero for
     /// a service: its own callers get the refusal and decide.
     pub patience: Duration,
@@ -81,6 +101,7 @@ impl Default for ClientConfig {
             retry_base: Duration::from_millis(50),
             retry_cap: Duration::from_millis(400),
             breaker: Some(BreakerLimits::default()),
+            on_breaker: BreakerHook::default(),
             patience: Duration::ZERO,
             tls: None,
             peer_uids: Vec::new(),
@@ -275,7 +296,7 @@ impl HttpClient {
         // change that, so this error is the one to return.
         let mut open: Option<CallError> = None;
         loop {
-            let error = match guarded(breaker.as_deref(), || self.once(&call, &uri)) {
+            let error = match self.guarded(breaker.as_deref(), &uri, || self.once(&call, &uri)) {
                 Ok(reply) => return Ok(reply),
                 Err(error) => error,
             };
@@ -301,7 +322,7 @@ impl HttpClient {
     pub fn send_file(&self, call: &Call<'_>, file: &File) -> Result<Reply, CallError> {
         let uri = self.target(call)?;
         let breaker = self.breaker(&uri);
-        guarded(breaker.as_deref(), || {
+        self.guarded(breaker.as_deref(), &uri, || {
             let left = self.time_left(call)?;
             self.run(call, &uri, left, file)
         })
@@ -335,6 +356,31 @@ impl HttpClient {
     pub fn shutdown(&self) {
         self.stop.fire();
         self.agent.clone().shutdown();
+    }
+
+    /// Makes the call if the breaker allows it, and records the result.
+    fn guarded(
+        &self,
+        breaker: Option<&Breaker>,
+        uri: &Uri,
+        act: impl FnOnce() -> Result<Reply, CallError>,
+    ) -> Result<Reply, CallError> {
+        let Some(breaker) = breaker else { return act() };
+        if let Err(wait) = breaker.allow(SystemClock.now()) {
+            let ms = wait.as_millis();
+            let detail = format!("the peer failed too often; next try in {ms} ms");
+            return Err(CallError::new(Failure::BreakerOpen, detail));
+        }
+        let outcome = act();
+        // Too large or not understood: the peer did answer, so it is not down.
+        let ours = outcome
+            .as_ref()
+            .is_err_and(|e| matches!(e.kind, Failure::TooLarge | Failure::BadAnswer));
+        let turn = breaker.record(SystemClock.now(), outcome.is_ok() || ours);
+        if let (Some(turn), Some(hook)) = (turn, &self.config.on_breaker.0) {
+            hook(uri.authority().map_or("", |peer| peer.as_str()), turn);
+        }
+        outcome
     }
 
     fn breaker(&self, uri: &Uri) -> Option<Arc<Breaker>> {
@@ -449,29 +495,6 @@ fn is_loopback(uri: &Uri) -> bool {
         || host
             .parse()
             .is_ok_and(|ip: std::net::IpAddr| ip.to_canonical().is_loopback())
-}
-
-/// Makes the call if the breaker allows it, and records the result.
-fn guarded(
-    breaker: Option<&Breaker>,
-    act: impl FnOnce() -> Result<Reply, CallError>,
-) -> Result<Reply, CallError> {
-    if let Some(breaker) = breaker
-        && let Err(wait) = breaker.allow(SystemClock.now())
-    {
-        let ms = wait.as_millis();
-        let detail = format!("the peer failed too often; next try in {ms} ms");
-        return Err(CallError::new(Failure::BreakerOpen, detail));
-    }
-    let outcome = act();
-    if let Some(breaker) = breaker {
-        // Too large or not understood: the peer did answer, so it is not down.
-        let ours = outcome
-            .as_ref()
-            .is_err_and(|e| matches!(e.kind, Failure::TooLarge | Failure::BadAnswer));
-        breaker.record(SystemClock.now(), outcome.is_ok() || ours);
-    }
-    outcome
 }
 
 /// Resolves addresses and `localhost` itself; the system's resolver, which costs a thread per

@@ -61,7 +61,7 @@ mod uds;
 mod unpack;
 
 pub use auth::{Authorizer, DenyAll, Need, Principal, PrincipalKind};
-pub use client::{CLIENT_LOCK, Call, ClientConfig, HttpClient, Reply};
+pub use client::{BreakerHook, CLIENT_LOCK, Call, ClientConfig, HttpClient, Reply};
 pub use client_errors::{CallError, Cause, Failure};
 pub use credential::Credential;
 pub use dial::url_origin;

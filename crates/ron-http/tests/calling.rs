@@ -9,8 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use ron_http::{Call, ClientConfig, Failure, HttpClient, Limits, Need, Request, Response, Route};
-use ron_kernel::Deadline;
+use ron_http::{
+    BreakerHook, Call, ClientConfig, Failure, HttpClient, Limits, Need, Request, Response, Route,
+};
+use ron_kernel::{Deadline, Turn};
 use ron_proto::Problem;
 use support::{Served, router, serve};
 
@@ -205,7 +207,13 @@ fn a_peer_that_keeps_failing_is_left_alone() {
         let _ = stream.read(&mut [0; 1024]);
     });
     let url = format!("http://{rude}/");
-    let client = client();
+    let (turns, seen) = std::sync::mpsc::channel();
+    let client = HttpClient::new(ClientConfig {
+        on_breaker: BreakerHook::new(move |peer, turn| {
+            turns.send((peer.to_owned(), turn)).expect("a receiver");
+        }),
+        ..ClientConfig::default()
+    });
     for _ in 0..30 {
         let _ = client.call(Call::post_json(&url, b"{}".to_vec(), soon()));
     }
@@ -214,6 +222,8 @@ fn a_peer_that_keeps_failing_is_left_alone() {
         .call(Call::get(&url, soon()))
         .expect_err("the breaker is open");
     assert_eq!(error.kind, Failure::BreakerOpen);
+    let turns: Vec<_> = seen.try_iter().collect();
+    assert_eq!(turns, [(rude.to_string(), Turn::Opened)]);
 }
 
 #[test]

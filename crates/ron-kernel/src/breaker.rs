@@ -68,6 +68,15 @@ impl State {
     }
 }
 
+/// What a result changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Turn {
+    /// The upstream failed too often: no call is allowed for a time.
+    Opened,
+    /// The upstream has recovered.
+    Closed,
+}
+
 /// One breaker per upstream.
 #[derive(Debug)]
 pub struct Breaker {
@@ -115,8 +124,8 @@ impl Breaker {
         Ok(())
     }
 
-    /// Records the result of an allowed call.
-    pub fn record(&self, now: Instant, ok: bool) {
+    /// Records the result of an allowed call. A probe that fails changes nothing: the upstream is still away.
+    pub fn record(&self, now: Instant, ok: bool) -> Option<Turn> {
         let mut state = self.state.lock();
         match &mut *state {
             State::Closed { failures } if !ok => {
@@ -129,6 +138,7 @@ impl Breaker {
                 }
                 if failures.len() >= self.limits.failures {
                     *state = State::open(&self.limits, now);
+                    return Some(Turn::Opened);
                 }
             }
             // One failed probe is enough: the upstream has not recovered.
@@ -137,11 +147,13 @@ impl Breaker {
                 *passed += 1;
                 if *passed >= self.limits.probes {
                     *state = State::closed();
+                    return Some(Turn::Closed);
                 }
             }
             // A success while closed, or a call that began before the breaker opened.
             State::Closed { .. } | State::Open { .. } => {}
         }
+        None
     }
 
     /// Forgets what was recorded: calls go to another upstream from now on.
@@ -199,19 +211,21 @@ mod tests {
     fn opens_probes_and_closes() {
         let b = Breaker::default();
         let t = Instant::now();
-        for _ in 0..FAILURES {
-            assert!(b.allow(t).is_ok());
-            b.record(t, false);
-        }
+        let turns: Vec<_> = (0..FAILURES)
+            .filter_map(|_| {
+                assert!(b.allow(t).is_ok());
+                b.record(t, false)
+            })
+            .collect();
+        assert_eq!(turns, [Turn::Opened]);
         assert_eq!((b.level(), b.allow(t).is_err()), (2, true));
         let later = t + OPEN_FOR;
         for _ in 0..PROBES {
             assert!(b.allow(later).is_ok());
         }
         assert!(b.allow(later).is_err(), "no more than the probes pass");
-        for _ in 0..PROBES {
-            b.record(later, true);
-        }
+        let turns: Vec<_> = (0..PROBES).filter_map(|_| b.record(later, true)).collect();
+        assert_eq!(turns, [Turn::Closed]);
         assert_eq!(b.level(), 0);
     }
 
@@ -219,7 +233,9 @@ mod tests {
     fn probes_without_a_result_are_replaced() {
         let b = Breaker::default();
         let t = Instant::now();
-        (0..FAILURES).for_each(|_| b.record(t, false));
+        (0..FAILURES).for_each(|_| {
+            b.record(t, false);
+        });
         let probing = t + OPEN_FOR;
         for _ in 0..PROBES {
             assert!(b.allow(probing).is_ok());
@@ -247,7 +263,9 @@ mod tests {
             "twenty failures over twenty seconds are not twenty in ten"
         );
         let b = Breaker::default();
-        (0..FAILURES).for_each(|_| b.record(t, false));
+        (0..FAILURES).for_each(|_| {
+            b.record(t, false);
+        });
         assert!(b.allow(t + OPEN_FOR).is_ok());
         b.record(t + OPEN_FOR, false);
         assert_eq!(b.level(), 2);

@@ -52,7 +52,7 @@ pub mod topology;
 
 pub use backoff::Backoff;
 pub use beside::beside;
-pub use breaker::{Breaker, BreakerLimits};
+pub use breaker::{Breaker, BreakerLimits, Turn};
 pub use credits::{Credit, Credits};
 pub use deadline::Deadline;
 pub use disk_watch::{DiskWatch, DiskWatches, HANGS_AFTER, HungDisk};
@@ -77,7 +77,8 @@ pub use shutdown::{Shutdown, ShutdownTrigger};
 pub use signals::{Signal, SignalEvents, Signals};
 pub use snapshot::Snapshot;
 pub use supervisor::{
-    DrainReport, PlaneState, Supervisor, ThreadCtx, TopologyLive, Verdict, os_thread_names,
+    DrainReport, Incident, PlaneState, Supervisor, ThreadCtx, TopologyLive, Verdict,
+    os_thread_names,
 };
 #[cfg(any(loom, shuttle, sim))]
 pub use sync::mutant;

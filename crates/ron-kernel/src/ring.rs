@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::deadline::Deadline;
 use crate::metrics::{Counter, KernelMetrics};
-use crate::queue::{Receiver, Recv, Sender, bare_queue};
+use crate::queue::{Receiver, Recv, RecvEither, Sender, bare_queue};
 use crate::shutdown::Shutdown;
 use crate::snapshot::Snapshot;
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
@@ -137,6 +137,16 @@ impl<T: Send + 'static> Subscriber<T> {
     /// Waits for the next item.
     pub fn recv(&self, shutdown: &Shutdown, deadline: Deadline) -> Recv<T> {
         self.rx.recv(shutdown, deadline)
+    }
+
+    /// Waits for the next item, or for one of a queue.
+    pub fn recv_either<U: Send + 'static>(
+        &self,
+        other: &Receiver<U>,
+        shutdown: &Shutdown,
+        deadline: Deadline,
+    ) -> RecvEither<T, U> {
+        self.rx.recv_either(other, shutdown, deadline)
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use ron_files::{Dir, MemoryDisk, SharedDisk};
 use ron_kernel::{ClosedCounter, Deadline, Receiver, Snapshot, ThreadCtx, Topology, queue};
 use ron_proto::scope;
+use ron_service::events::{Event, EventKind};
 use ron_service::lag::{Follower, FollowerLag};
 use ron_service::log_engine;
 use ron_service::log_host::asker::WitnessSettings;
@@ -268,6 +269,14 @@ impl Health for Readiness {
             Some(what) => self.0.degrade("standby", what),
             None => self.0.clear("standby"),
         }
+    }
+    fn role(&self, role: &'static str, epoch: Option<u64>) {
+        let event = Event::warn(EventKind::LogRole).reason(role);
+        let event = match epoch {
+            Some(epoch) => event.number(epoch),
+            None => event,
+        };
+        self.0.events().publish(event);
     }
 }
 

@@ -11,6 +11,8 @@ pub trait Health: Send + Sync + 'static {
     fn not_compared(&self, why: &str);
     /// This node is a standby of another (`Some`, with what it is), or writes (`None`).
     fn standby(&self, what: Option<&str>);
+    /// This node writes from this epoch on (`active`), or writes no more (`standby`).
+    fn role(&self, role: &'static str, epoch: Option<u64>);
 }
 
 /// Discards all reports, for embedders without readiness.
@@ -23,4 +25,5 @@ impl Health for NoHealth {
     fn engine(&self, _why: Option<&str>) {}
     fn not_compared(&self, _why: &str) {}
     fn standby(&self, _what: Option<&str>) {}
+    fn role(&self, _role: &'static str, _epoch: Option<u64>) {}
 }

@@ -142,6 +142,11 @@ impl Node {
                 .writes(epoch, Timestamp(self.clock.unix_ms())),
             None => self.role.shown.stopped(),
         }
+        match (was_active, epoch) {
+            (false, Some(epoch)) => self.health.role("active", Some(epoch)),
+            (true, None) => self.health.role("standby", None),
+            _ => {}
+        }
         if was_active && epoch.is_none() {
             // The holder that was silent once is not the one that has just claimed the log.
             while self.claims.try_recv().is_some() {}
@@ -226,11 +231,6 @@ impl Node {
             self.clock.resume_after(engine.shared().state(State::ts).0);
             self.report_role(engine);
             self.health.standby(None);
-            tracing::info!(
-                event = "ledger_active",
-                epoch = engine.epoch(),
-                seq = engine.shared().head()
-            );
         }
         Ok(())
     }

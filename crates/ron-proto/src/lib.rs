@@ -7,6 +7,7 @@
 pub mod admin;
 pub mod b64;
 pub mod caveat;
+pub mod events;
 pub mod jcs;
 pub mod kms;
 pub mod ledger;

@@ -17,6 +17,8 @@ mod chassis;
 pub mod config;
 mod datadir;
 mod error;
+mod event_feed;
+pub mod events;
 mod kept_date;
 pub mod kept_policy;
 mod kept_sum;

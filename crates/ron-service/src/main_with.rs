@@ -75,11 +75,7 @@ pub fn run_process<S: Service>(
 /// Waits for signals, a stop request or a fatal error, then drains.
 fn run_until_stopped(mut running: Running, signals: &SignalEvents, level: &LevelHandle) -> u8 {
     loop {
-        if let Some(why) = running.fatal() {
-            tracing::error!(service = running.service(), event = "fatal", reason = %why);
-            break;
-        }
-        if running.stop_requested() {
+        if running.fatal().is_some() || running.stop_requested() {
             break;
         }
         // The wait is short because a stop request or a fatal plane does not wake this thread.

@@ -7,6 +7,8 @@ use ron_files::DiskRoom;
 use ron_kernel::{ClosedGauge, Gauge, LockSpec, RankedMutex, Registry, Supervisor, Topology};
 use ron_proto::status::{Health, Readiness};
 
+use crate::events::{Event, EventKind, Events};
+
 /// The board's lock; every service lists it in its topology.
 pub const READY_LOCK: LockSpec = LockSpec {
     name: "ready.board",
@@ -37,21 +39,13 @@ struct Causes {
     missing: BTreeMap<&'static str, String>,
 }
 
-/// How a new cause is logged.
-enum LogLevel {
-    None,
-    Info,
-    Warn,
-}
-
 impl Causes {
-    fn log_level(&self, known: bool) -> LogLevel {
-        if known {
-            LogLevel::None
-        } else if self.missing.contains_key(STARTING) {
-            LogLevel::Info
+    /// A cause that is new. Before the service has started it is as expected.
+    fn event(&self, kind: EventKind) -> Event {
+        if self.missing.contains_key(STARTING) {
+            Event::info(kind)
         } else {
-            LogLevel::Warn
+            Event::warn(kind)
         }
     }
 }
@@ -64,6 +58,7 @@ pub struct ReadyBoard {
     gauge: ClosedGauge,
     ready: Gauge,
     room: DiskRoom,
+    events: Events,
 }
 
 impl std::fmt::Debug for ReadyBoard {
@@ -91,12 +86,18 @@ impl ReadyBoard {
             gauge,
             ready,
             room: DiskRoom::unlimited(),
+            events: Events::default(),
         }
     }
 
     /// The board of a service that writes to a disk.
     pub fn with_room(self, room: DiskRoom) -> Self {
         Self { room, ..self }
+    }
+
+    /// Where the modules that have the board publish what else happens.
+    pub fn events(&self) -> &Events {
+        &self.events
     }
 
     /// Declares possible causes: `readyz_degraded{cause}` exports them as 0 until they occur.
@@ -106,28 +107,43 @@ impl ReadyBoard {
 
     /// The board of a service that is starting. Threads that may fail are causes, under the names
     /// of their planes.
-    pub(crate) fn starting(registry: &Registry, topology: &Topology, room: DiskRoom) -> Self {
-        let board = Self::new(registry).with_room(room);
+    pub(crate) fn starting(
+        registry: &Registry,
+        topology: &Topology,
+        room: DiskRoom,
+        events: Events,
+    ) -> Self {
+        let board = Self {
+            events,
+            ..Self::new(registry).with_room(room)
+        };
         for row in topology.threads {
             board.declare(&[row.name.trim_end_matches('-')]);
         }
-        board.missing(STARTING, "the service is starting");
+        // Without an event: `started` is the end of it.
+        let why = "the service is starting".to_owned();
+        board.causes.lock().missing.insert(STARTING, why);
+        board.gauge.with_label_values(&[STARTING]).set(1);
         board
+    }
+
+    /// The service has started.
+    pub(crate) fn started(&self) {
+        self.causes.lock().missing.remove(STARTING);
+        self.gauge.with_label_values(&[STARTING]).set(0);
     }
 
     /// Adds a cause of weakness; the service stays ready.
     pub fn degrade(&self, cause: &'static str, why: impl Into<String>) {
         let why = why.into();
-        let level = {
+        let event = {
             let mut causes = self.causes.lock();
             let known = causes.degraded.insert(cause, why.clone()).is_some();
-            causes.log_level(known)
+            (!known).then(|| causes.event(EventKind::Degraded))
         };
         self.gauge.with_label_values(&[cause]).set(1);
-        match level {
-            LogLevel::None => {}
-            LogLevel::Info => tracing::info!(event = "degraded", cause, why),
-            LogLevel::Warn => tracing::warn!(event = "degraded", cause, why),
+        if let Some(event) = event {
+            self.events.publish(event.reason(cause).why(why));
         }
     }
 
@@ -136,23 +152,22 @@ impl ReadyBoard {
         let was = self.causes.lock().degraded.remove(cause).is_some();
         if was {
             self.gauge.with_label_values(&[cause]).set(0);
-            tracing::info!(event = "degraded_cleared", cause);
+            let cleared = Event::info(EventKind::DegradedCleared);
+            self.events.publish(cleared.reason(cause));
         }
     }
 
     /// Adds a cause that stops the service: `/readyz` answers 503 until [`ReadyBoard::present`].
     pub fn missing(&self, cause: &'static str, why: impl Into<String>) {
         let why = why.into();
-        let level = {
+        let event = {
             let mut causes = self.causes.lock();
             let known = causes.missing.insert(cause, why.clone()).is_some();
-            causes.log_level(known)
+            (!known).then(|| causes.event(EventKind::NotReady))
         };
         self.gauge.with_label_values(&[cause]).set(1);
-        match level {
-            LogLevel::None => {}
-            LogLevel::Info => tracing::info!(event = "not_ready", cause, why),
-            LogLevel::Warn => tracing::warn!(event = "not_ready", cause, why),
+        if let Some(event) = event {
+            self.events.publish(event.reason(cause).why(why));
         }
     }
 
@@ -161,7 +176,8 @@ impl ReadyBoard {
         let was = self.causes.lock().missing.remove(cause).is_some();
         if was {
             self.gauge.with_label_values(&[cause]).set(0);
-            tracing::info!(event = "present", cause);
+            let cleared = Event::info(EventKind::NotReadyCleared);
+            self.events.publish(cleared.reason(cause));
         }
     }
 
@@ -205,29 +221,58 @@ impl ReadyBoard {
     }
 }
 
+/// A cause that is not on the board.
+pub(crate) struct Observed {
+    pub name: &'static str,
+    /// Whether it stops writes.
+    pub stops: bool,
+    pub why: String,
+}
+
+/// Causes of threads, clock and disk.
+pub(crate) fn observed(board: &ReadyBoard, supervisor: &Supervisor) -> Vec<Observed> {
+    let mut found = Vec::new();
+    if !supervisor.draining() {
+        let planes = supervisor.planes().into_iter();
+        found.extend(
+            planes
+                .filter(|plane| plane.live < plane.total)
+                .map(|plane| Observed {
+                    name: plane.name,
+                    stops: plane.live == 0,
+                    why: plane.reason.unwrap_or_default(),
+                }),
+        );
+    }
+    found.extend(supervisor.clock().alarm().map(|alarm| Observed {
+        name: CLOCK,
+        stops: alarm.at_start,
+        why: alarm.to_string(),
+    }));
+    found.extend(disk_problem(board, supervisor).map(|(name, why)| Observed {
+        name,
+        stops: true,
+        why,
+    }));
+    found
+}
+
 /// The body of `/readyz`: the board, the threads, the clock, the disk, and whether the service is draining.
 pub fn readiness(board: &ReadyBoard, supervisor: &Supervisor) -> Readiness {
     let mut readiness = board.snapshot();
-    for plane in supervisor.planes() {
-        if plane.live == 0 && plane.total > 0 && !supervisor.draining() {
-            readiness.missing.push(plane.name.to_owned());
-        } else if plane.live < plane.total && !supervisor.draining() {
-            readiness.degraded.push(plane.name.to_owned());
-        }
+    for cause in observed(board, supervisor) {
+        let causes = if cause.stops {
+            &mut readiness.missing
+        } else {
+            &mut readiness.degraded
+        };
+        causes.push(cause.name.to_owned());
     }
     if supervisor.draining() {
         readiness.missing.push(DRAINING.to_owned());
     }
     if supervisor.fatal().is_some() {
         readiness.missing.push(FATAL.to_owned());
-    }
-    match supervisor.clock().alarm() {
-        Some(alarm) if alarm.at_start => readiness.missing.push(CLOCK.to_owned()),
-        Some(_) => readiness.degraded.push(CLOCK.to_owned()),
-        None => {}
-    }
-    if let Some((cause, _)) = disk_problem(board, supervisor) {
-        readiness.missing.push(cause.to_owned());
     }
     readiness.missing.sort();
     readiness.degraded.sort();

@@ -33,6 +33,8 @@ macro_rules! topology {
                 $crate::topology::http_workers(concat!($prefix, "-http-")),
                 $crate::topology::ops_poll(concat!($prefix, "-ops-poll")),
                 $crate::topology::ops_workers(concat!($prefix, "-ops-")),
+                $crate::topology::ops_events(concat!($prefix, "-ops-events")),
+                $crate::topology::ops_log(concat!($prefix, "-ops-log")),
                 $crate::topology::auth_keys(concat!($prefix, "-auth-keys")),
                 $crate::topology::auth_feed(concat!($prefix, "-auth-feed")),
                 $crate::topology::date(concat!($prefix, "-date")),
@@ -41,6 +43,8 @@ macro_rules! topology {
             queues: &[
                 $crate::topology::HTTP_QUEUE,
                 $crate::topology::OPS_QUEUE,
+                $crate::topology::EVENTS_RING,
+                $crate::topology::EVENT_POLLS,
                 $crate::topology::REFRESH_QUEUE,
                 $($own_queue),*
             ],
@@ -63,6 +67,8 @@ macro_rules! topology {
 
 pub use crate::log_host::CHECKPOINT_LOCK;
 pub use crate::ready::READY_LOCK;
+#[doc(hidden)]
+pub use crate::{event_feed::EVENT_POLLS, events::EVENTS_RING};
 #[doc(hidden)]
 pub use ron_auth::{CACHE_LOCK, METER_LOCK, NOTE_LOCK, REFRESH_QUEUE};
 #[doc(hidden)]
@@ -115,6 +121,26 @@ pub const fn ops_workers(name: &'static str) -> ThreadSpec {
         stage: Stage::Front,
         critical: false,
         job: "answers health, metrics, status and actions",
+    }
+}
+#[doc(hidden)]
+pub const fn ops_events(name: &'static str) -> ThreadSpec {
+    ThreadSpec {
+        name,
+        count: Count::One,
+        stage: Stage::Front,
+        critical: false,
+        job: "watches readiness, keeps the newest events, answers requests for them",
+    }
+}
+#[doc(hidden)]
+pub const fn ops_log(name: &'static str) -> ThreadSpec {
+    ThreadSpec {
+        name,
+        count: Count::One,
+        stage: Stage::Front,
+        critical: false,
+        job: "writes events to the log",
     }
 }
 #[doc(hidden)]
@@ -202,6 +228,8 @@ pub(crate) struct ChassisThreads {
     pub http_workers: &'static ThreadSpec,
     pub ops_poll: &'static ThreadSpec,
     pub ops_workers: &'static ThreadSpec,
+    pub ops_events: &'static ThreadSpec,
+    pub ops_log: &'static ThreadSpec,
     pub auth: AuthThreads,
     pub date: &'static ThreadSpec,
 }
@@ -214,6 +242,8 @@ impl ChassisThreads {
             http_workers: row_ending(topology, "-http-"),
             ops_poll: row_ending(topology, "-ops-poll"),
             ops_workers: row_ending(topology, "-ops-"),
+            ops_events: row_ending(topology, "-ops-events"),
+            ops_log: row_ending(topology, "-ops-log"),
             auth: AuthThreads {
                 keys: row_ending(topology, "-auth-keys"),
                 feed: row_ending(topology, "-auth-feed"),

@@ -292,8 +292,9 @@ fn spawn_sampling(
         fleet.scheduler(&events, &samplers.due_polls.0, ctx);
     });
     let (fleet, board) = (console.fleet.clone(), console.board.clone());
+    let published = chassis.events.clone();
     chassis.sup.spawn(row(&VIEW), move |ctx| {
-        Builder::default().run(&fleet, &board, ctx);
+        Builder::of(published.clone()).run(&fleet, &board, ctx);
     });
 }
 

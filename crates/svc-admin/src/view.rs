@@ -14,6 +14,7 @@ use ron_proto::Timestamp;
 use ron_proto::admin::{
     NodeList, NodeRates, NodeState, NodeSummary, Overview, OverviewNode, StateCounts, TinySeries,
 };
+use ron_service::events::{Event, EventKind, Events};
 
 use crate::derive::{Fold, on_grid, short};
 use crate::fleet::{Fleet, Roster};
@@ -89,9 +90,18 @@ pub fn empty_board() -> Board {
 #[derive(Debug, Default)]
 pub struct Builder {
     since: BTreeMap<String, (NodeState, u64)>,
+    events: Events,
 }
 
 impl Builder {
+    /// A builder that publishes when a node comes into another state.
+    pub fn of(events: Events) -> Self {
+        Self {
+            events,
+            ..Self::default()
+        }
+    }
+
     /// The body of the builder's thread.
     pub fn run(mut self, fleet: &Fleet, board: &Board, ctx: &ThreadCtx) {
         while !ctx.shutdown.wait(Deadline::within(PACE)) {
@@ -132,13 +142,27 @@ impl Builder {
         let known = self.since.get(id).copied();
         let (from, since) = known.unwrap_or((NodeState::Unknown, now));
         let since = if from == verdict.state { since } else { now };
-        if from != verdict.state {
-            let (from, to) = (from.as_str(), verdict.state.as_str());
-            let reason = verdict.reasons.first().map_or("", |r| r.code.as_str());
-            tracing::info!(event = "node_state", node = %id, from, to, reason);
-        }
         self.since.insert(id.clone(), (verdict.state, since));
+        if from != verdict.state {
+            self.report(id, &verdict);
+        }
         row(node, &view, verdict, since, now, fleet)
+    }
+}
+
+impl Builder {
+    /// Publishes the new state of a node; which node it is, and why, is for the log.
+    fn report(&self, id: &str, verdict: &Verdict) {
+        let state = verdict.state;
+        let alike = self.since.values().filter(|(known, _)| *known == state);
+        let why = verdict.reasons.first().map_or("", |r| r.code.as_str());
+        let event = match state {
+            NodeState::Down => Event::error(EventKind::NodeState),
+            NodeState::Degraded => Event::warn(EventKind::NodeState),
+            NodeState::Healthy | NodeState::Unknown => Event::info(EventKind::NodeState),
+        };
+        let event = event.reason(state.as_str()).number(alike.count() as u64);
+        self.events.publish(event.why(format_args!("{id} {why}")));
     }
 }
 

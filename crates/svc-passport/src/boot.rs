@@ -184,7 +184,7 @@ fn certs_at(chassis: &Chassis) -> Option<String> {
 /// Puts the signed policy in force, and starts the thread that does so again. The KMS may be unavailable: then it comes into force later.
 fn follow_policy(chassis: &Chassis, policies: &Arc<PolicyKeeper>, every: Duration) {
     if let Err(why) = policies.refresh() {
-        tracing::warn!(service = "svc-passport", event = "policy_refused", why = %why);
+        policies.refused(&why);
     }
     let keeper = policies.clone();
     chassis

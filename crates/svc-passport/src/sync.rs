@@ -17,7 +17,8 @@ use ron_proto::Problem;
 use ron_proto::kms::PutIssuerPolicy;
 use ron_proto::passport::IssuerPolicy;
 use ron_proto::strict;
-use ron_service::kept_policy::{KeptPolicy, replaces};
+use ron_service::events::{Event, EventKind};
+use ron_service::kept_policy::{KeptPolicy, Versioned as _, replaces};
 use ron_service::pinned::KeyRing;
 use ron_service::signed_policy::SignedPolicy;
 use ron_service::{ReadyBoard, signed_policy};
@@ -100,7 +101,7 @@ impl PolicyKeeper {
             }
             let outcome = self.refresh();
             if let (Err(why), true) = (&outcome, outcome != logged) {
-                tracing::warn!(service = "svc-passport", event = "policy_refused", why = %why);
+                self.refused(why);
             }
             logged = outcome;
         }
@@ -297,8 +298,15 @@ impl PolicyKeeper {
             )),
             _ => Ok(Some(new.clone())),
         })?;
-        tracing::info!(service = "svc-passport", event = "policy_adopted", version);
+        let adopted = Event::info(EventKind::PolicyAdopted).reason(IssuerPolicy::KIND);
+        self.ready.events().publish(adopted.number(version));
         Ok(())
+    }
+
+    /// Reports that the policy that was found does not come into force.
+    pub fn refused(&self, why: &str) {
+        let refused = Event::warn(EventKind::PolicyRefused).reason(IssuerPolicy::KIND);
+        self.ready.events().publish(refused.why(why));
     }
 }
 

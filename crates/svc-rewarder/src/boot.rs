@@ -11,6 +11,7 @@ use ron_kernel::{
     DiskWatch, DiskWatches, RankedMutex, Receiver, Sender, Supervisor, ThreadCtx, ThreadSpec,
     Topology, queue,
 };
+use ron_service::events::{Event, EventKind};
 use ron_service::{
     Boot, Chassis, Migration, Running, Service, StartError, Store, StoreError, Table,
 };
@@ -198,6 +199,7 @@ fn assemble(
         clock: chassis.clock.clone(),
         room: chassis.room.clone(),
         metrics,
+        events: chassis.events.clone(),
     };
     spawn_scheduler(&chassis.sup, scheduler, store, root, disk);
     Ok(Api {
@@ -211,6 +213,7 @@ fn assemble(
         fetches,
         explained: Arc::default(),
         auth,
+        events: chassis.events.clone(),
         clock: chassis.clock.clone(),
         snapshot_bytes_max: settings.keys.snapshot_bytes_max.0,
     })
@@ -266,7 +269,8 @@ fn library(chassis: &Chassis, settings: &Settings, root: &Dir, disk: DiskWatches
     .watch_disk(disk);
     let faults = library.policy_dir_faults();
     if !faults.is_empty() {
-        tracing::error!(event = "policy_refused", reason = %faults.join("; "), "a policy in policy.dir is refused");
+        let refused = Event::error(EventKind::PolicyRefused).reason("reward");
+        chassis.events.publish(refused.why(faults.join("; ")));
         chassis.ready.degrade("policy", faults.join("; "));
     }
     library

@@ -9,7 +9,8 @@ use ron_files::{Dir, DiskRoom};
 use ron_http::{ClientConfig, HttpClient};
 use ron_kernel::{Deadline, Receiver, Sender, Snapshot, ThreadCtx, Topology, queue};
 use ron_proto::wallet::WalletPolicy;
-use ron_service::kept_policy::{KeptPolicy, replaces};
+use ron_service::events::{Event, EventKind};
+use ron_service::kept_policy::{KeptPolicy, Versioned as _, replaces};
 use ron_service::lag::{Follower, FollowerLag};
 use ron_service::records::{Engine, FileRecords, RecordStore};
 use ron_service::signed_policy::{PolicyError, SignedPolicy, policy_paths};
@@ -445,7 +446,10 @@ fn on_reload(
         if replaces(&new, Some(&*old), version).map_err(|e| e.to_string())? {
             // Durable before it is in force: after a crash no older policy may come back.
             kept.write(&new).map_err(|e| e.to_string())?;
+            let adopted = Event::info(EventKind::PolicyAdopted).reason(WalletPolicy::KIND);
+            let adopted = adopted.number(new.policy.version);
             policy.store(new);
+            ready.events().publish(adopted);
         }
         ready.clear("policy");
         Ok(())

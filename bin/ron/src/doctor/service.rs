@@ -15,7 +15,7 @@ use ron_services::NAMES;
 use crate::doctor::{Report, database, disk};
 use crate::fleet;
 use crate::layout::{Layout, api_port};
-use crate::status::{self, Answer, Reply};
+use crate::status::{self, Answer, Place, Reply};
 
 /// Maximum number of files checked under one directory.
 const FILES_MAX: usize = 100_000;
@@ -78,10 +78,10 @@ pub fn check_fleet(report: &mut Report, layout: &Layout, base_port: u16) {
         match holder(layout, name) {
             Some(pid) if running.is_none() => {
                 report.ok("running", format!("{name} runs here as process {pid}"));
-                state(report, &status::of_service(layout, name));
+                state(report, &status::ask(&Place::Host(layout.clone(), name)));
             }
             None if running.is_none() => ports(report, name, &config),
-            _ => state(report, &status::of_service(layout, name)),
+            _ => state(report, &status::ask(&Place::Host(layout.clone(), name))),
         }
         transport(report, name, &config);
         devices(report, &config);

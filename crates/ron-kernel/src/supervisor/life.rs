@@ -4,7 +4,7 @@ use std::any::Any;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{BUDGET, BUDGET_WINDOW, Body, Exit, Group, Supervisor, ThreadCtx};
+use super::{BUDGET, BUDGET_WINDOW, Body, Exit, Group, Incident, Supervisor, ThreadCtx};
 use crate::backoff::Backoff;
 use crate::deadline::Deadline;
 use crate::sync::{AtomicBool, Ordering, caught, now};
@@ -83,19 +83,15 @@ impl Run {
             format!("{why}; restart budget of {BUDGET} a minute used up")
         };
         *self.group.reason.lock() = Some(reason.clone());
-        let inner = &self.supervisor.0;
-        tracing::error!(
-            service = inner.topology.service,
-            event = "thread_crashed",
-            thread = %self.ctx.name,
-            restart = within_budget,
-            why = %reason
-        );
+        let (row, thread, why) = (self.group.spec.name, &*self.ctx.name, &*reason);
         if within_budget {
+            self.supervisor
+                .report(Incident::Restarted { row, thread, why });
             self.group.restarts.fetch_add(1, Ordering::SeqCst);
-            let restarts = &inner.metrics.restarts;
-            restarts.with_label_values(&[self.group.spec.name]).inc();
+            let restarts = &self.supervisor.0.metrics.restarts;
+            restarts.with_label_values(&[row]).inc();
         } else {
+            self.supervisor.report(Incident::Lost { row, thread, why });
             self.group.lost.fetch_add(1, Ordering::SeqCst);
             if self.group.spec.critical {
                 let why = format!("thread `{}` {reason}", self.ctx.name);

@@ -53,11 +53,31 @@ impl ThreadCtx {
     }
 }
 
+/// What an operator must know of the threads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Incident<'a> {
+    /// A thread of this row crashed and is started again.
+    Restarted {
+        row: &'static str,
+        thread: &'a str,
+        why: &'a str,
+    },
+    /// A thread of this row crashed once too often.
+    Lost {
+        row: &'static str,
+        thread: &'a str,
+        why: &'a str,
+    },
+    /// The process must end.
+    Fatal { why: &'a str },
+}
+
+type Report = Box<dyn Fn(Incident<'_>) + Send + Sync>;
+
 /// A handle on the supervisor; clones share it.
 #[derive(Clone, Debug)]
 pub struct Supervisor(Arc<Inner>);
 
-#[derive(Debug)]
 struct Inner {
     topology: &'static Topology,
     metrics: KernelMetrics,
@@ -70,6 +90,15 @@ struct Inner {
     disks: Mutex<Vec<DiskWatch>>,
     fatal: OnceLock<String>,
     fatal_token: (ShutdownTrigger, Shutdown),
+    report: OnceLock<Report>,
+}
+
+impl std::fmt::Debug for Inner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Supervisor")
+            .field("service", &self.topology.service)
+            .finish_non_exhaustive()
+    }
 }
 
 /// All threads that were started and not yet joined.
@@ -160,6 +189,7 @@ impl Supervisor {
             disks: Mutex::new(Vec::new()),
             fatal: OnceLock::new(),
             fatal_token: Shutdown::pair(),
+            report: OnceLock::new(),
         }))
     }
 
@@ -287,8 +317,33 @@ impl Supervisor {
 
     /// Asks for the end of the process, for a reason found outside a thread body.
     pub fn set_fatal(&self, why: &str) {
-        let _ = self.0.fatal.set(why.to_owned()); // the first reason stays: it is the cause
+        // The first reason stays: it is the cause.
+        if self.0.fatal.set(why.to_owned()).is_ok() {
+            self.report(Incident::Fatal { why });
+        }
         self.0.fatal_token.0.fire();
+    }
+
+    /// Has incidents reported to `report`, which then writes their log lines too; the first call counts. It runs on the
+    /// thread that crashed and must not wait.
+    pub fn report_to(&self, report: impl Fn(Incident<'_>) + Send + Sync + 'static) {
+        let _ = self.0.report.set(Box::new(report));
+    }
+
+    fn report(&self, incident: Incident<'_>) {
+        if let Some(report) = self.0.report.get() {
+            return report(incident);
+        }
+        let service = self.0.topology.service;
+        match incident {
+            Incident::Restarted { thread, why, .. } => {
+                tracing::error!(service, event = "thread_restarted", thread, why);
+            }
+            Incident::Lost { thread, why, .. } => {
+                tracing::error!(service, event = "thread_lost", thread, why);
+            }
+            Incident::Fatal { why } => tracing::error!(service, event = "fatal", why),
+        }
     }
 
     /// The clock of the service.

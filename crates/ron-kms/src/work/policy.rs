@@ -14,6 +14,7 @@ use ron_proto::kms::{IssuerPolicyInForce, PutIssuerPolicy};
 use ron_proto::passport::IssuerPolicy;
 use ron_proto::receipt::LogReceipt;
 use ron_proto::values::OpId;
+use ron_service::events::{Event, EventKind};
 use ron_service::kept_policy::{Versioned as _, replaces};
 use ron_service::pinned::KeyRing;
 use ron_service::signed_policy::{SignedPolicy, check};
@@ -162,7 +163,8 @@ impl Lifecycle {
         }
         self.ready.clear(POLICY);
         let shown = self.kms.issuer_policy()?;
-        tracing::info!(event = "issuer_policy_adopted", version = shown.version);
+        let adopted = Event::info(EventKind::PolicyAdopted).reason(IssuerPolicy::KIND);
+        self.ready.events().publish(adopted.number(shown.version));
         Ok(Answer {
             status: 200,
             json: to_json(&shown),

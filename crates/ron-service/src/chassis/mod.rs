@@ -19,8 +19,10 @@ pub use transport::client_config;
 use crate::config::{ChassisSettings, Config, ServiceSettings};
 use crate::datadir::DataDir;
 use crate::error::StartError;
+use crate::event_feed::{EVENT_POLLS_MAX, FeedMessage, FeedSource};
+use crate::events::{Event, EventKind, Events};
 use crate::kept_date::KeptDate;
-use crate::ready::{ReadyBoard, STARTING};
+use crate::ready::ReadyBoard;
 use crate::records::{EngineAccess, SharedEngines};
 use crate::topology::{ChassisThreads, HOOKS_LOCK, HTTP_QUEUE, OPS_QUEUE};
 use crate::vitals::{self, Certificates};
@@ -33,7 +35,7 @@ use ron_http::{
 use ron_kernel::net::SharedListener;
 use ron_kernel::{
     BreakerLimits, ClockAlarm, ClosedCounter, Counter, Histogram, KernelMetrics, LockSpec,
-    QueueSpec, RankedMutex, Registry, SharedClock, SharedNet, SharedRandom, Shutdown,
+    QueueSpec, RankedMutex, Registry, Sender, SharedClock, SharedNet, SharedRandom, Shutdown,
     ShutdownTrigger, Snapshot, Supervisor, TokenBuckets, Topology,
 };
 use ron_proto::Problem;
@@ -88,6 +90,8 @@ pub(crate) struct Shared {
     pub registry: Registry,
     pub clock: SharedClock,
     pub ready: ReadyBoard,
+    pub events: Events,
+    event_polls: Sender<FeedMessage>,
     pub room: DiskRoom,
     pub config: Arc<Snapshot<Config>>,
     pub instance: String,
@@ -121,6 +125,8 @@ pub struct Chassis {
     /// How they are reached.
     pub engine_access: EngineAccess,
     pub ready: ReadyBoard,
+    /// What an operator wants on a timeline.
+    pub events: Events,
     /// Room on the disk of the data directory.
     pub room: DiskRoom,
     /// The configuration in force; a reload replaces it.
@@ -177,6 +183,9 @@ impl Chassis {
         let km = KernelMetrics::new(&registry);
         let sup = Supervisor::with_cores(topology, km.clone(), parts.clock.clone(), parts.cores);
         let guard = StartGuard(Some(sup.clone()));
+        let events = Events::new(&km, parts.clock.clone());
+        events.follow(&sup);
+        events.spawn_log(&sup, threads.ops_log);
         let dir = data.as_ref().map(DataDir::dir);
         let watches = sup.watch_disks("files", config.chassis().http_workers + FILES_THREADS);
         let files = dir.map(|dir| dir.watched(watches));
@@ -186,10 +195,20 @@ impl Chassis {
             .map(|dir| KeptDate::resume(dir, parts.clock.clone()));
         let date = date.transpose()?;
         let room = config.chassis().disk_room(dir, &parts.clock);
-        let ready = ReadyBoard::starting(&registry, topology, room.clone());
+        let ready = ReadyBoard::starting(&registry, topology, room.clone(), events.clone());
+        let feed = FeedSource {
+            events: events.clone(),
+            ready: ready.clone(),
+            sup: sup.clone(),
+            service: topology.service,
+            instance: parts.instance.clone(),
+            random: parts.random.clone(),
+        };
+        let event_polls = feed.spawn(threads.ops_events, &km);
         let mut peers = transport::client_config(config)?;
         peers.random = parts.random.clone();
         peers.net = parts.net.clone();
+        peers.on_breaker = events.of_breakers();
         let tls = transport::server_tls(config.chassis())?;
         let certificates = vitals::export(&registry, config.chassis(), dir.cloned());
         vitals::export_clock(&registry, &parts.clock);
@@ -199,6 +218,8 @@ impl Chassis {
             registry: registry.clone(),
             clock: parts.clock.clone(),
             ready: ready.clone(),
+            events: events.clone(),
+            event_polls,
             room: room.clone(),
             config: Arc::new(Snapshot::new(config.clone())),
             instance: parts.instance.clone(),
@@ -246,6 +267,7 @@ impl Chassis {
                 grace: config.chassis().drain_deadline / 10,
             },
             ready,
+            events,
             room,
             config: shared.config.clone(),
             instance: parts.instance.clone(),
@@ -386,16 +408,18 @@ impl Chassis {
         let unlock = Box::new(move || drop(data));
         self.shared.hooks.lock().drained.push(unlock);
         self.guard.0 = None;
-        self.ready.present(STARTING);
-        tracing::info!(
-            service = self.topology.service,
-            event = "started",
-            api = %api.addr(),
-            uds = api.unix_path().map(|path| path.display().to_string()),
-            health = %self.ops.addr(),
-            health_uds = self.ops.unix_path().map(|path| path.display().to_string()),
-            version = env!("CARGO_PKG_VERSION"),
-        );
+        self.ready.started();
+        let uds = api.unix_path().map(|path| path.display().to_string());
+        let health_uds = self.ops.unix_path().map(|path| path.display().to_string());
+        self.events
+            .publish(Event::info(EventKind::Started).why(format_args!(
+                "version {}, api {}{}, health {}{}",
+                env!("CARGO_PKG_VERSION"),
+                api.addr(),
+                uds.map_or_else(String::new, |path| format!(" and {path}")),
+                self.ops.addr(),
+                health_uds.map_or_else(String::new, |path| format!(" and {path}")),
+            )));
         Ok(Running::new(self.shared, api, self.ops, self.client))
     }
 }
@@ -414,6 +438,8 @@ fn start_ops(
     let config = shared.config.load();
     let limits = Limits {
         max_conns: OPS_CONNS,
+        long_polls: EVENT_POLLS_MAX,
+        long_polls_per_peer: EVENT_POLLS_MAX,
         ..limits(config.chassis())
     };
     let listen = transport::listen_ops(config.chassis(), &parts.net, parts.health.clone())?;
@@ -552,6 +578,9 @@ impl Shared {
     }
 }
 
+#[cfg(test)]
+#[path = "events_tests.rs"]
+mod events_tests;
 #[cfg(test)]
 #[path = "rates_tests.rs"]
 mod rates_tests;

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{DateAccepted, ReloadError, Shared};
 use crate::config::ChassisSettings;
+use crate::events::{Event, EventKind};
 use crate::ready::{CLOCK, disk_problem, readiness, show};
 
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
@@ -96,6 +97,7 @@ pub(super) fn router(shared: &Arc<Shared>) -> Router {
             )
             .returns::<TopologyDoc>(200),
         )
+        .add(crate::event_feed::route(shared.event_polls.clone()))
         .add_all(actions(shared))
 }
 
@@ -355,7 +357,11 @@ fn accept_date(shared: &Shared, request: &Request) -> Result<Response, Problem> 
         }
     }
     shared.clock.accept_date();
-    tracing::warn!(service = shared.topology.service, event = "action", action = "accept_date", by = %request.principal.name, request_id = %request.request_id, alarm = alarm.map(|alarm| alarm.to_string()));
+    tracing::info!(service = shared.topology.service, event = "action", action = "accept_date", by = %request.principal.name, request_id = %request.request_id);
+    if let Some(alarm) = alarm {
+        let accepted = Event::warn(EventKind::DateAccepted);
+        shared.events.publish(accepted.why(alarm));
+    }
     Ok(Response::json(
         200,
         &ActionDoc {

@@ -11,6 +11,7 @@ use ron_proto::status::Readiness;
 
 use super::{ReloadHook, Shared};
 use crate::config::{Config, ConfigProblem, Diff, Restart};
+use crate::events::{Event, EventKind};
 use crate::ready::readiness;
 
 /// Returned by every service's `start`. Dropping it drains the service for at most the configured
@@ -34,6 +35,18 @@ pub enum ReloadError {
     Refused(String),
     #[error("another reload is in progress")]
     Busy,
+}
+
+impl ReloadError {
+    fn event(&self) -> Event {
+        let (reason, number) = match self {
+            Self::Invalid(problems) => ("invalid", problems.len()),
+            Self::NeedsRestart(keys) => ("needs_restart", keys.len()),
+            Self::Refused(_) | Self::Busy => ("refused", 1),
+        };
+        let event = Event::warn(EventKind::ReloadRefused).reason(reason);
+        event.number(number as u64).why(self)
+    }
 }
 
 fn reasons(keys: &[(&str, Restart)]) -> String {
@@ -156,6 +169,8 @@ impl Running {
         self.drained = true;
         let sup = &self.shared.sup;
         sup.begin_drain();
+        let events = &self.shared.events;
+        events.publish(Event::info(EventKind::Draining));
         self.shared.stop.0.fire();
         self.api.stop_intake();
         // Most of the time is for in-flight requests; their workers must still run to answer them.
@@ -215,7 +230,7 @@ impl Shared {
             Err(problems) => {
                 self.reloads.with_label_values(&["invalid"]).inc();
                 let error = ReloadError::Invalid(problems);
-                tracing::warn!(service = self.topology.service, event = "reload_refused", reason = %error);
+                self.events.publish(error.event());
                 Err(error)
             }
         }
@@ -234,18 +249,19 @@ impl Shared {
                 .saturating_duration_since(started)
                 .as_secs_f64(),
         );
-        let service = self.topology.service;
-        let result = match &outcome {
-            Ok(diff) if diff.is_empty() => "unchanged",
+        let (result, event) = match &outcome {
+            Ok(diff) if diff.is_empty() => {
+                let event = Event::info(EventKind::Reloaded).reason("unchanged");
+                ("unchanged", event.number(0))
+            }
             Ok(diff) => {
-                tracing::info!(service, event = "reloaded", changes = diff.summary());
-                "ok"
+                let event = Event::info(EventKind::Reloaded).reason("changed");
+                let changes = diff.changes.len() as u64;
+                ("ok", event.number(changes).why(diff.summary()))
             }
-            Err(error) => {
-                tracing::warn!(service, event = "reload_refused", reason = %error);
-                "refused"
-            }
+            Err(error) => ("refused", error.event()),
         };
+        self.events.publish(event);
         self.reloads.with_label_values(&[result]).inc();
         outcome
     }

@@ -121,6 +121,11 @@ fn the_api_is_served_over_tls_and_a_unix_socket_as_configured() {
     ];
     let mut running = started(&pairs);
     assert!(running.api_url().starts_with("https://"));
+    let metrics = get(&client(), &format!("{}/metrics", running.health_url()));
+    let metrics = String::from_utf8(metrics.body).unwrap();
+    let name = "svc_sample_certificate_not_after_seconds{use=\"own\"} ";
+    let ends = metrics.lines().find_map(|line| line.strip_prefix(name));
+    assert!(ends.unwrap().parse::<f64>().unwrap() > 1.8e9, "{ends:?}");
     assert_eq!(running.unix_path().unwrap().to_str(), Some(&*socket));
     let version = |client: &HttpClient, url: String| get(client, &url).status;
     let over_unix = format!("unix:{socket}:/version");

@@ -7,6 +7,7 @@ use ron_auth::RevocationView;
 use ron_kernel::Deadline;
 use ron_proto::passport::{RevocationEvent, RevocationPage, RevokeAnswer, Revoked};
 use ron_proto::{Problem, Timestamp};
+use ron_service::events::{Event, EventKind};
 use ron_service::log_host::asker::Published;
 
 use super::draft::Draft;
@@ -101,6 +102,11 @@ impl Revoker {
                 (Ok(_), Some(event)) => {
                     let kind = revocation.revoked.kind();
                     self.metrics.revocations.with_label_values(&[kind]).inc();
+                    // Single tokens are revoked in the ordinary course of things.
+                    if !matches!(revocation.revoked, Revoked::Jti { .. }) {
+                        let revoked = Event::warn(EventKind::Revoked).reason(kind);
+                        self.ready.events().publish(revoked);
+                    }
                     Ok(RevokeAnswer {
                         current_epoch,
                         event,

@@ -15,6 +15,7 @@ use ron_http::{ApiInfo, Request, Router};
 use ron_kernel::{DiskWatches, Sender, SharedClock};
 use ron_proto::problem::Problem;
 use ron_proto::values::{Account, ValueError};
+use ron_service::events::Events;
 
 use self::explained::Explained;
 use crate::intake::Task;
@@ -43,6 +44,7 @@ pub struct Api {
     pub explained: Arc<Explained>,
     /// Counts refusals by caveats.
     pub auth: Arc<RonAuthorizer>,
+    pub events: Events,
     pub clock: SharedClock,
     /// Largest body of a snapshot upload, in bytes.
     pub snapshot_bytes_max: u64,

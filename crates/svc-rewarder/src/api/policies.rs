@@ -7,6 +7,7 @@ use ron_proto::problem::Problem;
 use ron_proto::rewarder::{PolicyId, PolicyStored, SignedPolicy};
 use ron_proto::values::ContentId;
 use ron_proto::{scope, strict};
+use ron_service::events::{Event, EventKind};
 
 use super::{Api, Concern, param};
 use crate::errors;
@@ -60,6 +61,11 @@ fn put(api: &Api, request: &Request) -> Result<Response, Problem> {
         .library
         .put_policy(&request.principal.tenant, &verified)
         .map_err(|error| errors::library(&error, true))?;
+    if new {
+        let adopted = Event::info(EventKind::PolicyAdopted).reason("reward");
+        let version = verified.policy.version;
+        api.events.publish(adopted.number(version));
+    }
     let stored = PolicyStored {
         id,
         version: verified.policy.version,

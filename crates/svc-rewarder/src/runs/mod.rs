@@ -17,6 +17,7 @@ mod release;
 mod replace;
 pub mod retention;
 pub mod scheduler;
+mod timeline;
 pub mod worker;
 
 use std::sync::Arc;

@@ -1,5 +1,8 @@
 //! Requests that let a computed run pay, or stop it. The scheduler's thread carries them out.
 
+use std::time::Duration;
+
+use ron_kernel::{Backoff, Deadline};
 use ron_proto::problem::Problem;
 use ron_proto::rewarder::{Approval, RunState, Withdrawal};
 use ron_proto::values::{ContentId, Timestamp};
@@ -11,6 +14,15 @@ use super::{RunEvent, RunId};
 use crate::errors;
 
 impl Scheduler {
+    pub(super) fn retry_later(&self, memory: &mut Memory, id: RunId) {
+        let backoff = memory.backoffs.entry(id.clone()).or_insert_with(|| {
+            let (base, cap) = (Duration::from_millis(250), Duration::from_secs(30));
+            Backoff::new(base, cap, Duration::from_millis(250), self.clock.unix_ms())
+        });
+        let at = Deadline::within(backoff.next_pause());
+        memory.to_settle.insert(id, at);
+    }
+
     /// Records an approval; the last one that is needed lets the run pay.
     pub(super) fn want_approval(
         &self,

@@ -18,10 +18,11 @@ use ron_kernel::{
 use ron_proto::problem::Problem;
 use ron_proto::rewarder::RunState;
 use ron_proto::values::Timestamp;
+use ron_service::events::Events;
 
 use super::registry::{Entry, Registry, answer};
 use super::replace::ends_withdrawal;
-use super::{Intent, Job, Run, RunAction, RunEvent, RunId, RunRequest, Update, reason};
+use super::{Intent, Job, Run, RunAction, RunEvent, RunId, RunRequest, Update, reason, timeline};
 use crate::metrics::Metrics;
 
 /// Maximum sleep between two ticks.
@@ -60,6 +61,7 @@ pub struct Scheduler {
     /// Nothing new begins while the disk has too little room.
     pub room: DiskRoom,
     pub metrics: Metrics,
+    pub events: Events,
     /// Called with the error of a failed write.
     pub store_fault: Box<dyn Fn(String) + Send + Sync>,
 }
@@ -451,6 +453,7 @@ impl Scheduler {
             self.keep_withdrawing(memory, &entry, &update.event);
             return;
         }
+        let before = entry.run.state;
         let mut run = (*entry.run).clone();
         run.updated_at = Timestamp(self.clock.unix_ms());
         run.reason = None;
@@ -467,20 +470,14 @@ impl Scheduler {
             // Not before it is recorded: a run that a crash makes `queued` gets new artifacts, and nothing may be paid by then.
             self.emit(memory, &entry.run);
         }
+        if saved && entry.run.state != before {
+            timeline::report(&self.events, &entry.run);
+        }
         if saved && entry.run.at_rest() {
             let status = entry.run.state.as_str();
             self.metrics.runs.with_label_values(&[status]).inc();
             self.answer_waiters(memory, &entry);
         }
-    }
-
-    pub(super) fn retry_later(&self, memory: &mut Memory, id: RunId) {
-        let backoff = memory.backoffs.entry(id.clone()).or_insert_with(|| {
-            let (base, cap) = (Duration::from_millis(250), Duration::from_secs(30));
-            Backoff::new(base, cap, Duration::from_millis(250), self.clock.unix_ms())
-        });
-        let at = Deadline::within(backoff.next_pause());
-        memory.to_settle.insert(id, at);
     }
 
     fn apply(&self, memory: &mut Memory, run: &mut Run, event: &RunEvent) {
@@ -531,7 +528,6 @@ impl Scheduler {
                 run.state = RunState::Withdrawn;
                 run.seqs.void_seq = Some(*void_seq);
                 memory.backoffs.remove(&run.id());
-                tracing::info!(event = "run_withdrawn", tenant = %run.tenant, epoch = %run.epoch, void_seq, "a manifest was withdrawn; it never pays");
             }
             RunEvent::Opened => {
                 // The money is in the epoch's escrow, so the payouts are made.

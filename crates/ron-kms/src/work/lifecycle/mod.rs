@@ -31,6 +31,7 @@ use ron_kernel::{Credit, Deadline, Receiver, Recv, ThreadCtx};
 use ron_proto::kms::{CreateKey, PayloadPolicy};
 use ron_proto::values::{Kid, OpId, Tenant, Timestamp};
 use ron_service::ReadyBoard;
+use ron_service::events::{Event, EventKind};
 use uuid::Uuid;
 
 use super::jobs::DeferredKind;
@@ -471,6 +472,9 @@ impl Lifecycle {
         for kid in std::iter::once(&pending.kid).chain(&other) {
             self.publish(kid);
         }
+        let changed = Event::info(EventKind::KeyChanged);
+        let changed = changed.reason(change.op.as_str());
+        self.ready.events().publish(changed);
         Ok(answer)
     }
 

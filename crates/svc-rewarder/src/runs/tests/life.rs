@@ -142,6 +142,7 @@ impl Life {
             room: ron_files::DiskRoom::unlimited(),
             clock: clock.clone(),
             metrics: metrics.clone(),
+            events: ron_service::events::Events::default(),
             store_fault: Box::new(|_| {}),
         };
         let memory = scheduler.resume(store);

@@ -1,0 +1,72 @@
+//! Readiness as events. The board publishes its own causes; threads, clock and disk are compared here.
+
+use std::collections::BTreeMap;
+
+use ron_kernel::Supervisor;
+
+use crate::events::{Event, EventKind, Events};
+use crate::ready::{ReadyBoard, observed, readiness};
+
+/// What is known of the readiness of a service.
+pub(crate) struct Watch {
+    events: Events,
+    board: ReadyBoard,
+    sup: Supervisor,
+    /// Causes that were published, with whether they stop writes.
+    causes: BTreeMap<&'static str, bool>,
+    ready: bool,
+}
+
+impl Watch {
+    pub fn new(events: Events, board: ReadyBoard, sup: Supervisor) -> Self {
+        Self {
+            events,
+            board,
+            sup,
+            causes: BTreeMap::new(),
+            ready: false,
+        }
+    }
+
+    /// A cause that stops writes was published: the next comparison finds the service ready again, however short it was.
+    pub fn lost_ready(&mut self) {
+        self.ready = false;
+    }
+
+    /// Publishes what has changed. During a drain nothing has to be ready.
+    pub fn publish_changes(&mut self) {
+        if self.sup.draining() {
+            return;
+        }
+        let now = observed(&self.board, &self.sup);
+        for cause in &now {
+            if self.causes.insert(cause.name, cause.stops) != Some(cause.stops) {
+                let kind = if cause.stops {
+                    EventKind::NotReady
+                } else {
+                    EventKind::Degraded
+                };
+                let event = Event::warn(kind).reason(cause.name).why(&cause.why);
+                self.events.publish(event);
+            }
+        }
+        let events = &self.events;
+        self.causes.retain(|name, stops| {
+            let stays = now.iter().any(|cause| cause.name == *name);
+            if !stays {
+                let kind = if *stops {
+                    EventKind::NotReadyCleared
+                } else {
+                    EventKind::DegradedCleared
+                };
+                events.publish(Event::info(kind).reason(name));
+            }
+            stays
+        });
+        let ready = readiness(&self.board, &self.sup).ready;
+        if ready && !self.ready {
+            self.events.publish(Event::info(EventKind::Ready));
+        }
+        self.ready = ready;
+    }
+}
