@@ -39,7 +39,9 @@ const TRIES: u32 = 3;
 
 /// What is called when a breaker opens or closes; nothing by default. It runs on the calling thread and must not wait.
 #[derive(Clone, Default)]
-pub struct BreakerHook(Option<Arc<dyn Fn(&str, Turn) + Send + Sync>>);
+pub struct BreakerHook(Option<OnTurn>);
+
+type OnTurn = Arc<dyn Fn(&str, Turn) + Send + Sync>;
 
 impl BreakerHook {
     pub fn new(hook: impl Fn(&str, Turn) + Send + Sync + 'static) -> Self {

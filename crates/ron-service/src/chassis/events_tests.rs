@@ -1,5 +1,7 @@
 //! Events of a running service over its health port.
 
+#![allow(clippy::disallowed_methods)] // readers are threads outside of the service
+
 use std::thread;
 
 use ron_proto::events::{EventKind, EventPage, ServiceEvent};
