@@ -184,7 +184,7 @@ pub fn ask(place: &Place) -> Answer {
 pub fn no_answer(error: &ClientError) -> String {
     match error {
         ClientError::Unknown { detail, .. } | ClientError::NotSent { detail } => detail.clone(),
-        error => error.to_string(),
+        error @ ClientError::Refused { .. } => error.to_string(),
     }
 }
 
