@@ -237,8 +237,11 @@ where
 
 #[cfg(test)]
 pub mod tests {
+    use std::sync::OnceLock;
+
     use ron_files::{CrashMode, FaultKind};
     use ron_kernel::Deadline;
+    use ron_tlog::append::{AppendError, LogReader};
     use ron_tlog::store::{Appended, Batch, Head, LogStore, MakeBatch, Once, StoredBatch, Writer};
     use ron_tlog::{CheckpointError, OpenError};
 
@@ -429,7 +432,7 @@ pub mod tests {
         }
     }
 
-    /// A session beside which something happens before its first read.
+    /// A session beside which something happens before its first read, or behind its first append.
     pub struct Beside(pub MemoryStore, pub Option<Box<dyn FnOnce() + Send>>);
 
     impl LogStore for Beside {
@@ -449,7 +452,11 @@ pub mod tests {
             batch: &mut MakeBatch<'_>,
             by: Deadline,
         ) -> Result<Appended, StoreError> {
-            self.0.append_guarded(version, writer, once, batch, by)
+            let done = self.0.append_guarded(version, writer, once, batch, by);
+            if let Some(happens) = self.1.take() {
+                happens();
+            }
+            done
         }
 
         fn append_run(
@@ -515,6 +522,36 @@ pub mod tests {
         engine.fail_over();
         catch_up(&mut late).unwrap();
         assert_eq!(leaves(&late), records(0, 3));
+    }
+
+    /// The copy is closed, by a checkpoint that could not be written, while the engine takes a batch.
+    #[test]
+    fn a_batch_that_the_engine_has_is_not_said_to_be_refused() {
+        let engine = MemoryEngine::new(Defect::None);
+        let copy = Arc::new(OnceLock::<LogReader>::new());
+        let closed = copy.clone();
+        let happens = move || closed.get().expect("a reader").close_for_writing();
+        let store = Beside(engine.store("closed", "a"), Some(Box::new(happens)));
+        let checkpoints = Box::new(engine.store("closed", "a"));
+        let disk = Arc::new(SimDisk::new());
+        let mut holder =
+            EngineLog::open(disk, dir(), options(), Box::new(store), checkpoints).unwrap();
+        take_over(&mut holder);
+        assert!(copy.set(holder.reader()).is_ok());
+        let outcome = holder.append(&records(0, 2), soon());
+        assert!(
+            matches!(outcome, Err(EngineError::Copy(AppendError::Io { .. }))),
+            "{outcome:?}"
+        );
+        let refused = holder.append(&records(2, 1), soon());
+        assert!(
+            matches!(refused, Err(EngineError::Copy(AppendError::Poisoned))),
+            "{refused:?}"
+        );
+        let mut other = node(&engine, &SimDisk::new(), "closed", "b");
+        catch_up(&mut other).unwrap();
+        take_over(&mut other);
+        assert_eq!(leaves(&other), records(0, 2));
     }
 
     #[test]

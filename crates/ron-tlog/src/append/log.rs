@@ -375,7 +375,9 @@ impl Log {
     /// Writes a batch that an engine keeps to this copy, without a flush, and shows it to readers.
     pub(crate) fn copy_batch(&mut self, encoded: Encoded, frame: &[u8]) -> Result<(), AppendError> {
         if self.shared.is_poisoned() {
-            return Err(AppendError::Poisoned);
+            // Not `Poisoned`, which says that nothing was written: the engine has the batch.
+            let earlier = io::Error::other("an earlier write to this copy failed");
+            return Err(failed("writing a batch")(earlier));
         }
         let shared = Arc::clone(&self.shared);
         let mut guard = PoisonGuard(&shared, true);
