@@ -208,6 +208,8 @@ impl First {
             ("ron-kms", "name") => "zqname",
             ("ron-kms", "algorithm" | "hash") => "sha2-256",
             ("ron-kms", "list") => "true",
+            ("ron-kms", "bytes") => "32",
+            ("ron-kms", "source") => "platform",
             ("ron-kms", "version") => "latest",
             ("ron-kms" | "ron-ledger" | "svc-passport", "index") => "0",
             ("ron-kms" | "ron-ledger" | "svc-passport", "bundle") => "000.p/1",
@@ -236,6 +238,8 @@ impl First {
             ("svc-rewarder", "id") => "zqname:1",
             ("svc-rewarder", "cid") => &self.cid,
             ("svc-rewarder", "hash") => &self.policy_hash,
+            // Absent: the epoch itself.
+            ("svc-rewarder", "dry_run") => return None,
             ("svc-passport", "list") => return Some(self.status_list()),
             ("svc-admin", "id") => "ron-kms",
             ("svc-admin", "name") => "process_open_fds",
