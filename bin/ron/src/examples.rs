@@ -176,6 +176,10 @@ const EXAMPLES: &[(&str, &str)] = &[
         "ron kms csr $KEY --subject CN=example.org,O=Example --dns example.org --dns www.example.org --out example.csr",
     ),
     (
+        "kms derive",
+        "ron kms derive $KEY --peer theirs.pem --info 'orders v1' --wrap-with $KEK",
+    ),
+    (
         "kms verify",
         "ron kms verify $KEY --file release.tar.gz --signature $SIG\nron kms verify $RSA --file disk.img --scheme rsa-pkcs1-sha256 --signature-file disk.img.sig\nron kms verify $KEY --message hello --signature $SIG --signature $SIG --mode pq_only",
     ),

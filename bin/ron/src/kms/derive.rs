@@ -32,13 +32,13 @@ pub struct DeriveArgs {
     /// Length of the secret, in bytes.
     #[arg(long, default_value_t = 32)]
     bytes: u32,
-    /// Wrap the secret under this key and print the ciphertext (base64url).
+    /// Wrap the secret under this key and print the ciphertext.
     #[arg(long)]
     wrap_with: Option<KeyRef>,
     /// Text that is bound to the ciphertext, and that unwrapping requires.
     #[arg(long, requires = "wrap_with")]
     aad: Option<String>,
-    /// Print the HMAC-SHA-256 (base64url) of this file under the secret, at most 64 KiB; `-` reads standard input.
+    /// Print the HMAC-SHA-256 of this file under the secret, at most 64 KiB; `-` reads standard input.
     #[arg(long)]
     hmac: Option<PathBuf>,
     /// Version of the key that derives; the head when absent.
