@@ -113,7 +113,7 @@ fn a_failed_start_leaves_no_thread_no_listener_and_no_lock() {
 
 /// Its threads must not be counted among those of a failed start in another test.
 static OTHER_TOPOLOGY: Topology = crate::topology! {
-    service: "svc-boot", prefix: "other", threads: [], queues: [], locks: [],
+    service: "svc-boot", prefix: "oth", threads: [], queues: [], locks: [],
 };
 static AUTH: OnceLock<Arc<RonAuthorizer>> = OnceLock::new();
 static HOOKS: AtomicU32 = AtomicU32::new(0);
@@ -174,7 +174,7 @@ fn a_reload_checks_the_settings_then_runs_the_services_hooks_and_changes_the_aut
 }
 
 static FILES_TOPOLOGY: Topology = crate::topology! {
-    service: "svc-boot", prefix: "files", threads: [], queues: [], locks: [],
+    service: "svc-boot", prefix: "fil", threads: [], queues: [], locks: [],
 };
 
 /// Accepts a policy at its start.
