@@ -54,8 +54,9 @@ impl Desk {
             self.work.path().join(format!("{name}.csv")),
             self.work.path().join(name),
         );
-        let lines: String = rows.iter().map(|(a, n)| format!("{a},m,{n}\n")).collect();
-        std::fs::write(&csv, format!("account,metric,amount\n{lines}")).unwrap();
+        let lines: Vec<String> = rows.iter().map(|(a, n)| format!("{a},m,{n}\n")).collect();
+        let text = format!("account,metric,amount\n{}", lines.concat());
+        std::fs::write(&csv, text).unwrap();
         let (csv, sealed) = (csv.to_str().unwrap(), sealed.to_str().unwrap());
         ok(&self
             .fleet
@@ -126,8 +127,7 @@ fn dry_runs_of_an_epoch_are_kept_side_by_side_and_compared() {
     let two = desk.compute("e", &right, &["--dry-run"]);
     let keys = [&one, &two].map(|run| run["run_key"].as_str().unwrap().to_owned());
     let listed = json(&desk.get("epochs/e/dry-runs"), 200);
-    let found: Vec<_> = listed["epochs"].as_array().unwrap().iter().collect();
-    assert_eq!(found.len(), 2);
+    assert_eq!(listed["epochs"].as_array().map(Vec::len), Some(2));
     assert_eq!(
         json(&desk.get("epochs/e"), 200)["run_key"],
         keys[1].as_str()
@@ -157,9 +157,6 @@ fn dry_runs_of_an_epoch_are_kept_side_by_side_and_compared() {
     let names: Vec<&str> = text
         .lines()
         .filter_map(|line| line.split(' ').next())
-        .collect();
-    let names: Vec<&str> = names
-        .into_iter()
         .filter(|name| name.starts_with("e@"))
         .collect();
     let wanted = [1, 0].map(|at| format!("e@{}", &keys[at][3..15]));

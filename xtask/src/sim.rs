@@ -22,6 +22,9 @@ const TIMED: [(&str, &str); 2] = [
 /// Operations of a world within which a mutant must be found.
 const MUTANT_OPERATIONS: &str = "10000";
 
+/// The first seed of the search for a mutant in a world.
+const MUTANT_FIRST: &str = "3000";
+
 /// The worlds. Mutants of the kernel and of ron-tlog that have models are found here once more.
 pub(crate) const WORLD: Part = Part {
     name: "world",
@@ -163,7 +166,9 @@ pub fn sim(args: &Args) -> Outcome {
     }
     for (name, world) in WORLD.mutants.iter().filter(|(_, world)| wanted(world)) {
         let program = checked(args, &programs.world, MUTANT_SECONDS);
-        let program = program.env("RON_SIM_OPERATIONS", MUTANT_OPERATIONS);
+        let program = program
+            .env("RON_SIM_OPERATIONS", MUTANT_OPERATIONS)
+            .env("RON_SIM_FIRST", MUTANT_FIRST);
         catches("sim", program, name, world)?;
     }
     Ok(())

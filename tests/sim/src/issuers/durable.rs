@@ -2,6 +2,7 @@
 //! what was signed stays in the KMS's log, and ten seconds after the last fault tokens are given and accepted again.
 
 use std::net::IpAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -33,6 +34,9 @@ fn bad_weather() -> Weather {
         ..Weather::default()
     }
 }
+
+/// The issuer's record of the newest policy that it has accepted.
+const ACCEPTED: &str = "/sim/data/issuer.accepted";
 
 struct World {
     net: SimNet,
@@ -79,7 +83,7 @@ impl World {
     fn disturb(&mut self, chief: &Actor) {
         for _ in 0..2 + below(6) {
             time::sleep(ms(below(800)));
-            match below(30) {
+            match below(34) {
                 0 => hosts::part(&self.net, ISSUER, KMS, 3_000),
                 1 => hosts::part(&self.net, ISSUER, VERIFIER, 5_000),
                 2 => {
@@ -99,12 +103,12 @@ impl World {
                 16 => self.issuer.fail_disk(&self.net),
                 17 => self.kms.fail_disk(&self.net),
                 18 => self.verifier.fail_disk(&self.net),
-                19 => self.issuer.date.jump(),
-                20 => self.kms.date.jump(),
+                19 | 20 => self.end_behind_a_revocation(),
                 21..=25 => self.without_the_kms(chief),
-                26 | 27 => self.end_in_a_start(),
+                27 | 29 | 30 => self.start_from_an_old_copy(chief),
+                26 => self.end_in_a_start(),
                 28 => self.all_at_once(),
-                _ => self.verifier.date.jump(),
+                _ => self.machines()[below(3) as usize].date.jump(),
             }
         }
         self.calm_down();
@@ -189,12 +193,35 @@ impl World {
         }
     }
 
+    /// The issuer starts with an older policy, and without its record of a newer one: its KMS alone knows that.
+    fn start_from_an_old_copy(&mut self, chief: &Actor) {
+        self.calm_down();
+        if !chief.put_an_old_policy() {
+            return;
+        }
+        self.issuer.lose_power(&self.net);
+        self.issuer.image.poke(Path::new(ACCEPTED), None);
+        self.issuer.start_again(&self.net);
+        chief.visit_for(2_000 + below(6_000));
+        chief.put_the_newest_policy();
+    }
+
     fn pause(&self) {
         let of = [&self.kms, &self.issuer, &self.verifier][below(3) as usize];
         fault::happened("a service stands still");
         if let Some(process) = &of.process {
             process.group.pause(ms(below(1_500)));
         }
+    }
+
+    /// The issuer loses its power when a revocation was answered.
+    fn end_behind_a_revocation(&mut self) {
+        let answered = |world: &Self| seen(&world.shared).revocations.len();
+        let (before, by) = (answered(self), time::now() + ms(700));
+        while answered(self) == before && time::now() < by {
+            time::sleep(Duration::from_micros(200));
+        }
+        self.issuer.cut_power(&self.net);
     }
 
     /// The issuer or its KMS dies soon after somebody has asked it for something.

@@ -65,6 +65,13 @@ impl Artifacts<'_> {
     }
 }
 
+/// How many epochs have a manifest on the disk.
+pub fn manifests(image: &SimDisk, plan: &Plan) -> usize {
+    let path = |id| Path::new(ROOT).join(format!("epoch-{id}/run.json"));
+    let epochs = plan.epochs.iter().map(|epoch| path(&epoch.id));
+    epochs.filter(|path| image.peek(path).is_some()).count()
+}
+
 /// Every directory with a manifest is whole, and what the ledger has opened is on the disk, with its signature and with evidence
 /// from before.
 pub fn check(image: &SimDisk, plan: &Plan, log: &[Event]) {

@@ -63,7 +63,7 @@ impl World {
     fn disturb(&mut self) {
         for _ in 0..2 + below(6) {
             time::sleep(ms(below(800)));
-            match below(22) {
+            match below(24) {
                 0 => hosts::part(&self.net, REWARDER, LEDGER, 3_000),
                 1 => hosts::part(&self.net, REWARDER, KMS, 3_000),
                 2 => {
@@ -83,6 +83,7 @@ impl World {
                 16 => self.rewarder.fail_disk(&self.net),
                 17 => self.ledger.fail_disk(&self.net),
                 18 => self.rewarder.date.jump(),
+                21 | 22 => self.end_in_a_computation(),
                 _ => {
                     self.dates_hold = false;
                     self.ledger.date.jump();
@@ -118,6 +119,16 @@ impl World {
             1 => self.ledger.cut_power(&self.net),
             _ => self.end_rewarder(),
         }
+    }
+
+    /// The rewarder ends when a manifest has come to its disk, which says that all of its run is there.
+    fn end_in_a_computation(&mut self) {
+        let manifests = |world: &Self| artifacts::manifests(&world.rewarder.image, &world.plan);
+        let (before, by) = (manifests(self), time::now() + ms(700));
+        while manifests(self) == before && time::now() < by {
+            time::sleep(Duration::from_micros(100));
+        }
+        self.end_rewarder();
     }
 
     /// The rewarder is killed, or its machine loses its power. What the ledger has opened by then is on its disk.
