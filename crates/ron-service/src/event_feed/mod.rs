@@ -74,19 +74,20 @@ impl FeedSource {
         let (sender, polls) = queue(&EVENT_POLLS_SPEC, EVENT_POLLS_SPEC.capacity, metrics);
         let sup = self.sup.clone();
         let run = move |feed: Feed, ctx: &ThreadCtx| feed.run(ctx, &polls);
-        let first = self.feed();
-        sup.spawn_owner(row, first, run, move || Some(self.feed()));
+        let first = self.feed(false);
+        sup.spawn_owner(row, first, run, move || Some(self.feed(true)));
         sender
     }
 
-    /// A feed without events, of a run of its own.
-    fn feed(&self) -> Feed {
+    /// A feed without events, of a run of its own. `started`: the event `started` came before it.
+    fn feed(&self, started: bool) -> Feed {
         let run = Run {
             service: self.service,
             instance: self.instance.clone(),
             boot: hex::encode(self.random.bytes::<8>()),
         };
-        let watch = Watch::new(self.events.clone(), self.ready.clone(), self.sup.clone());
+        let (events, ready, sup) = (self.events.clone(), self.ready.clone(), self.sup.clone());
+        let watch = Watch::new(events, ready, sup, started);
         Feed::new(run, self.events.subscribe(), watch)
     }
 }
@@ -197,9 +198,7 @@ impl Feed {
     }
 
     fn take(&mut self, event: Event) {
-        if event.kind == EventKind::NotReady {
-            self.watch.lost_ready();
-        }
+        self.watch.see(event.kind);
         let lagged = self.source.lagged();
         if lagged > self.lagged {
             // The lost events have numbers too, so readers see the gap, and what lies before it is not served any more.
@@ -228,11 +227,11 @@ impl Feed {
         }
     }
 
+    /// Polls are answered by [`Feed::tick`], with the events that were published before them.
     fn hear(&mut self, message: FeedMessage) {
-        match message {
-            FeedMessage::Poll(poll) => self.answer_or_keep(poll),
-            FeedMessage::Gone => self.polls.retain(|poll| !poll.responder.is_gone()),
-        }
+        if let FeedMessage::Poll(poll) = message {
+            self.polls.push(poll);
+        } // `tick` drops those whose clients have disconnected
     }
 
     fn answer_or_keep(&mut self, poll: Poll) {

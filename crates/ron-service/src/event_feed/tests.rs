@@ -70,10 +70,16 @@ fn page(answer: &ReplyWaiter<Response>) -> Option<EventPage> {
 
 const HOUR: Duration = Duration::from_secs(3600);
 
+/// A turn of the feed's thread with a request.
+fn turn(feed: &mut Feed, ask: Poll) {
+    feed.hear(FeedMessage::Poll(ask));
+    feed.tick();
+}
+
 /// A request that does not wait.
 fn read(feed: &mut Feed, after: u64, boot: Option<&str>) -> EventPage {
     let (ask, answer) = poll(after, boot, Duration::ZERO);
-    feed.hear(FeedMessage::Poll(ask));
+    turn(feed, ask);
     page(&answer).expect("answered at once")
 }
 
@@ -87,7 +93,7 @@ fn kinds(page: &EventPage) -> Vec<(&'static str, Option<&str>)> {
 #[test]
 fn a_reader_gets_each_event_once_and_waits_for_the_next() {
     let rig = rig();
-    let mut feed = rig.source.feed();
+    let mut feed = rig.source.feed(false);
     rig.events.publish(
         Event::warn(EventKind::Degraded)
             .reason("kms")
@@ -111,7 +117,7 @@ fn a_reader_gets_each_event_once_and_waits_for_the_next() {
         "what has names is not served: {served}"
     );
     let (ask, answer) = poll(2, Some(&first.boot), HOUR);
-    feed.hear(FeedMessage::Poll(ask));
+    turn(&mut feed, ask);
     assert!(page(&answer).is_none(), "there is nothing new");
     rig.events
         .publish(Event::info(EventKind::DegradedCleared).reason("kms"));
@@ -124,7 +130,7 @@ fn a_reader_gets_each_event_once_and_waits_for_the_next() {
 #[test]
 fn another_run_a_gap_and_a_number_from_the_future_answer_reset_at_once() {
     let rig = rig();
-    let mut feed = rig.source.feed();
+    let mut feed = rig.source.feed(false);
     let boot = read(&mut feed, 0, None).boot;
     rig.events.publish(Event::info(EventKind::Draining));
     feed.tick();
@@ -139,7 +145,7 @@ fn another_run_a_gap_and_a_number_from_the_future_answer_reset_at_once() {
         (u64::MAX, None, true),
     ] {
         let (ask, answer) = poll(after, run, if reset { HOUR } else { Duration::ZERO });
-        feed.hear(FeedMessage::Poll(ask));
+        turn(&mut feed, ask);
         let page = page(&answer).expect("at once");
         assert_eq!(page.reset, reset, "after {after} of {run:?}");
         let seen = if reset { 0 } else { after };
@@ -165,7 +171,7 @@ fn another_run_a_gap_and_a_number_from_the_future_answer_reset_at_once() {
 #[test]
 fn a_feed_that_is_slow_counts_what_it_lost_and_shows_the_gap() {
     let rig = rig();
-    let mut feed = rig.source.feed();
+    let mut feed = rig.source.feed(false);
     rig.events.publish(Event::info(EventKind::Started));
     feed.tick();
     let boot = read(&mut feed, 0, None).boot;
@@ -181,9 +187,32 @@ fn a_feed_that_is_slow_counts_what_it_lost_and_shows_the_gap() {
 }
 
 #[test]
+fn a_request_is_answered_with_what_was_published_before_it() {
+    let rig = rig();
+    let mut feed = rig.source.feed(false);
+    rig.events.publish(Event::info(EventKind::Reloaded));
+    // The thread may take the request first.
+    assert_eq!(kinds(&read(&mut feed, 0, None)), [("reloaded", None)]);
+}
+
+#[test]
+fn ready_follows_started_also_when_the_feed_is_between_them() {
+    let rig = rig();
+    let mut feed = rig.source.feed(false);
+    rig.board.started();
+    assert_eq!(read(&mut feed, 0, None).events, []);
+    rig.events.publish(Event::info(EventKind::Started));
+    let page = read(&mut feed, 0, None);
+    assert_eq!(kinds(&page), [("started", None), ("ready", None)]);
+    // After a crash of its thread.
+    let mut feed = rig.source.feed(true);
+    assert_eq!(kinds(&read(&mut feed, 0, None)), [("ready", None)]);
+}
+
+#[test]
 fn readiness_is_published_with_its_causes_and_flaps_are_not_missed() {
     let rig = rig();
-    let mut feed = rig.source.feed();
+    let mut feed = rig.source.feed(false);
     rig.board.declare(&["kms"]);
     rig.board.missing("kms", "not asked yet");
     rig.board.present("kms");

@@ -14,23 +14,32 @@ pub(crate) struct Watch {
     sup: Supervisor,
     /// Causes that were published, with whether they stop writes.
     causes: BTreeMap<&'static str, bool>,
+    /// The event `started` was published. The board is ready before that, but `ready` follows it.
+    started: bool,
+    /// The event `ready` was published, and nothing since then that contradicts it.
     ready: bool,
 }
 
 impl Watch {
-    pub fn new(events: Events, board: ReadyBoard, sup: Supervisor) -> Self {
+    pub fn new(events: Events, board: ReadyBoard, sup: Supervisor, started: bool) -> Self {
         Self {
             events,
             board,
             sup,
             causes: BTreeMap::new(),
+            started,
             ready: false,
         }
     }
 
-    /// A cause that stops writes was published: the next comparison finds the service ready again, however short it was.
-    pub fn lost_ready(&mut self) {
-        self.ready = false;
+    /// Takes note of an event of any thread.
+    pub fn see(&mut self, kind: EventKind) {
+        match kind {
+            EventKind::Started => self.started = true,
+            // The next comparison finds the service ready again, however short it was.
+            EventKind::NotReady => self.ready = false,
+            _ => {}
+        }
     }
 
     /// Publishes what has changed. During a drain nothing has to be ready.
@@ -63,7 +72,7 @@ impl Watch {
             }
             stays
         });
-        let ready = readiness(&self.board, &self.sup).ready;
+        let ready = readiness(&self.board, &self.sup).ready && self.started;
         if ready && !self.ready {
             self.events.publish(Event::info(EventKind::Ready));
         }
