@@ -48,15 +48,20 @@ fn every_kind_is_published_by_the_services_of_its_row() {
     }
 }
 
-/// Whether a source below `dir`, tests aside, has this name.
-fn names(dir: &Path, name: &str) -> bool {
+/// Whether a source below `dir`, files of tests aside, has this variant.
+fn names(dir: &Path, variant: &str) -> bool {
     std::fs::read_dir(dir).unwrap().flatten().any(|entry| {
-        let path = entry.path();
+        let (path, name) = (entry.path(), entry.file_name());
+        let name = name.to_str().expect("a name in UTF-8");
         if path.is_dir() {
-            return names(&path, name);
+            return name != "tests" && names(&path, variant);
         }
-        let is_source = path.extension().is_some_and(|end| end == "rs");
-        let is_test = path.ends_with("tests.rs");
-        is_source && !is_test && std::fs::read_to_string(&path).unwrap().contains(name)
+        if !name.ends_with(".rs") || name.ends_with("tests.rs") {
+            return false;
+        }
+        let text = std::fs::read_to_string(&path).unwrap();
+        // `NotReady` is no `NotReadyCleared`.
+        let mut found = text.split(variant).skip(1);
+        found.any(|rest| !rest.starts_with(char::is_alphanumeric))
     })
 }
