@@ -11,6 +11,7 @@ use ron_kernel::{
     DiskWatch, DiskWatches, RankedMutex, Receiver, Sender, Supervisor, ThreadCtx, ThreadSpec,
     Topology, queue,
 };
+use ron_proto::rewarder::POLICY_KIND;
 use ron_service::events::{Event, EventKind};
 use ron_service::{
     Boot, Chassis, Migration, Running, Service, StartError, Store, StoreError, Table,
@@ -269,7 +270,7 @@ fn library(chassis: &Chassis, settings: &Settings, root: &Dir, disk: DiskWatches
     .watch_disk(disk);
     let faults = library.policy_dir_faults();
     if !faults.is_empty() {
-        let refused = Event::error(EventKind::PolicyRefused).reason("reward");
+        let refused = Event::error(EventKind::PolicyRefused).reason(POLICY_KIND);
         chassis.events.publish(refused.why(faults.join("; ")));
         chassis.ready.degrade("policy", faults.join("; "));
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ron_http::{Method, Need, Request, Response, Route, sync};
 use ron_proto::problem::Problem;
-use ron_proto::rewarder::{PolicyId, PolicyStored, SignedPolicy};
+use ron_proto::rewarder::{POLICY_KIND, PolicyId, PolicyStored, SignedPolicy};
 use ron_proto::values::ContentId;
 use ron_proto::{scope, strict};
 use ron_service::events::{Event, EventKind};
@@ -62,7 +62,7 @@ fn put(api: &Api, request: &Request) -> Result<Response, Problem> {
         .put_policy(&request.principal.tenant, &verified)
         .map_err(|error| errors::library(&error, true))?;
     if new {
-        let adopted = Event::info(EventKind::PolicyAdopted).reason("reward");
+        let adopted = Event::info(EventKind::PolicyAdopted).reason(POLICY_KIND);
         let version = verified.policy.version;
         api.events.publish(adopted.number(version));
     }
