@@ -1,20 +1,18 @@
 //! `ron events`: what happened in the services, by time.
 
 use std::io::Write as _;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
 use ron_kernel::Deadline;
 use ron_proto::Timestamp;
 use ron_proto::events::{EventPage, ServiceEvent};
+use ron_services::NAMES;
 use serde::Serialize;
 
 use crate::net;
-use crate::status::{Place, no_answer, places};
+use crate::status::{Place, Services, WITHIN, no_answer};
 
-/// Maximum time of a service to answer; all are asked at once.
-const WITHIN: Duration = Duration::from_secs(3);
 /// How long a service may wait for its next event before it is asked again.
 const WAIT: Duration = Duration::from_secs(25);
 /// Pause before a service that gave no answer is asked again.
@@ -26,12 +24,8 @@ const AGAIN: Duration = Duration::from_secs(2);
 /// changes of keys and policies.
 #[derive(Args)]
 pub struct EventsArgs {
-    /// Data directory, as given to `ron up`: the services of this host.
-    #[arg(long)]
-    data_dir: Option<PathBuf>,
-    /// Health address of a service, as in `http://10.0.0.2:7465`; may be repeated, and replaces the services of this host.
-    #[arg(long, value_name = "URL", conflicts_with = "data_dir")]
-    health: Vec<String>,
+    #[command(flatten)]
+    services: Services,
     /// Print one JSON document per line.
     #[arg(long)]
     json: bool,
@@ -52,7 +46,7 @@ struct Line<'a> {
 
 /// Runs the command.
 pub fn run(args: &EventsArgs) -> Result<(), String> {
-    let places = places(args.data_dir.as_deref(), &args.health)?;
+    let places = args.services.places(&NAMES)?;
     let first = ron_kernel::scoped(places.len(), |at| read(&places[at], None, Duration::ZERO));
     let mut lines: Vec<(Timestamp, String)> = Vec::new();
     for (place, page) in places.iter().zip(&first) {
@@ -71,51 +65,51 @@ pub fn run(args: &EventsArgs) -> Result<(), String> {
         });
         return Ok(());
     }
-    verdict(&places, &first)
-}
-
-fn read(place: &Place, seen: Option<&EventPage>, wait: Duration) -> Result<EventPage, String> {
-    let within = Deadline::within(WITHIN + wait);
-    let answer = place.client()?.events(seen, wait, within);
-    answer.map_err(|error| no_answer(&error))
-}
-
-/// Prints further events of a service.
-fn follow(args: &EventsArgs, place: &Place, first: Result<EventPage, String>) {
-    let (mut seen, mut silent) = match first {
-        Ok(page) => (Some(page), None),
-        Err(why) => (None, Some(why)),
-    };
-    if let Some(why) = &silent {
-        eprintln!("{} gives no answer: {why}", place.name());
+    let silent: Vec<String> = first.into_iter().filter_map(Result::err).collect();
+    if silent.is_empty() {
+        return Ok(());
     }
+    Err(silent.join("\n"))
+}
+
+/// Events of a service after those of an earlier page; an error names the service.
+fn read(place: &Place, seen: Option<&EventPage>, wait: Duration) -> Result<EventPage, String> {
+    let page = place.client().and_then(|client| {
+        let answer = client.events(seen, wait, Deadline::within(WITHIN + wait));
+        answer.map_err(|error| no_answer(&error))
+    });
+    page.map_err(|why| format!("{} gives no answer: {why}", place.name()))
+}
+
+/// Prints further events of a service, for ever.
+fn follow(args: &EventsArgs, place: &Place, first: Result<EventPage, String>) {
+    let mut silent = first.is_err();
+    let mut seen = first.inspect_err(|why| eprintln!("{why}")).ok();
     loop {
         match read(place, seen.as_ref(), WAIT) {
             Ok(page) => {
-                let known = seen.filter(|seen| seen.boot == page.boot);
-                print_new(args, place, known.map(|seen| seen.next), &page);
-                (seen, silent) = (Some(page), None);
+                // A service that was started again has lost the events that were not read before, and counts from 1.
+                if page.reset && seen.is_some_and(|seen| seen.boot == page.boot) {
+                    eprintln!("{} dropped events before they were read", place.name());
+                }
+                print_page(args, place, &page);
+                (seen, silent) = (Some(page), false);
             }
             Err(why) => {
-                if silent.is_none() {
-                    eprintln!("{} gives no answer: {why}", place.name());
+                if !silent {
+                    eprintln!("{why}");
                 }
-                silent = Some(why);
+                silent = true;
                 net::pause(AGAIN);
             }
         }
     }
 }
 
-/// Prints the events of a page after the number that is known.
-fn print_new(args: &EventsArgs, place: &Place, known: Option<u64>, page: &EventPage) {
-    if page.reset && known.is_some() {
-        eprintln!("{} dropped events before they were read", place.name());
-    }
+fn print_page(args: &EventsArgs, place: &Place, page: &EventPage) {
     let events = page.events.iter();
-    let new = events.filter(|event| known.is_none_or(|known| event.seq > known));
-    let new: Vec<String> = new.map(|event| line(args, place, page, event)).collect();
-    if print(new.iter().map(String::as_str)).is_err() {
+    let lines: Vec<String> = events.map(|event| line(args, place, page, event)).collect();
+    if print(lines.iter().map(String::as_str)).is_err() {
         std::process::exit(0); // the reader of the lines has gone; other threads wait for events
     }
 }
@@ -155,18 +149,4 @@ fn line(args: &EventsArgs, place: &Place, page: &EventPage, event: &ServiceEvent
         text.push_str(word);
     }
     text
-}
-
-fn verdict(places: &[Place], found: &[Result<EventPage, String>]) -> Result<(), String> {
-    let silent = places.iter().zip(found);
-    let silent: Vec<String> = silent
-        .filter_map(|(place, page)| {
-            let why = page.as_ref().err()?;
-            Some(format!("{} gives no answer: {why}", place.name()))
-        })
-        .collect();
-    if silent.is_empty() {
-        return Ok(());
-    }
-    Err(silent.join("\n"))
 }

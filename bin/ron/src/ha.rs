@@ -1,7 +1,5 @@
 //! `ron ha`: services whose log several nodes share.
 
-use std::path::PathBuf;
-
 use clap::{Args, Subcommand};
 use ron_proto::Timestamp;
 use ron_proto::status::{EngineDoc, LogNodeDoc};
@@ -11,7 +9,7 @@ use serde::Serialize;
 
 use crate::fleet;
 use crate::layout::Layout;
-use crate::status::{self, Answer, Place, Reply};
+use crate::status::{self, Answer, Place, Reply, Services};
 use crate::table::{Out, Table};
 
 /// The service of whose nodes one writes for all.
@@ -38,12 +36,8 @@ enum Command {
 
 #[derive(Args)]
 struct StatusArgs {
-    /// Data directory, as given to `ron up`: the services of this host that have logs in a database.
-    #[arg(long)]
-    data_dir: Option<PathBuf>,
-    /// Health address of a node, as in `http://10.0.0.2:7465`; may be repeated, and replaces the services of this host.
-    #[arg(long, value_name = "URL", conflicts_with = "data_dir")]
-    health: Vec<String>,
+    #[command(flatten)]
+    services: Services,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -81,12 +75,7 @@ impl NodeAnswer {
 /// Runs the command.
 pub fn run(args: &HaArgs) -> Result<(), String> {
     let Command::Status(args) = &args.command;
-    let found = if args.health.is_empty() {
-        of_host(&Layout::new(args.data_dir.as_deref())?)?
-    } else {
-        let ask = |url: &String| answer(status::ask(&Place::Url(url.clone())));
-        args.health.iter().map(ask).collect::<Vec<_>>()
-    };
+    let found = ask(&args.services.places(&SHARING)?);
     if args.json {
         Out::json(&found)?;
     } else {
@@ -99,29 +88,21 @@ pub fn run(args: &HaArgs) -> Result<(), String> {
     Err(problems.join("\n"))
 }
 
-/// The services that this host has, but for those in files where others have logs in a database.
-fn of_host(layout: &Layout) -> Result<Vec<NodeAnswer>, String> {
-    let has = |name: &&str| layout.config(name).exists();
-    let names: Vec<&str> = SHARING.into_iter().filter(has).collect();
-    if names.is_empty() {
-        let root = layout.root.display();
-        return Err(format!(
-            "{root} has no configuration of {}: name the data directory with --data-dir, or nodes with --health",
-            SHARING.join(", ")
-        ));
-    }
+/// Asks the nodes; but for services of this host that are in files where others have logs in a database.
+fn ask(places: &[Place]) -> Vec<NodeAnswer> {
     let (mut shared, mut files) = (Vec::new(), Vec::new());
-    for name in names {
-        let mut found = answer(status::ask(&Place::Host(layout.clone(), name)));
+    for place in places {
+        let mut found = answer(status::ask(place));
         // Also of one that does not answer. Its environment may have named a database.
-        if found.log().is_none() && is_in_files(layout, name) {
-            (found.service, found.answer) = (name.to_owned(), NodeState::Files);
-            files.push(found);
-        } else {
-            shared.push(found);
+        match place {
+            Place::Host(layout, name) if found.log().is_none() && is_in_files(layout, name) => {
+                (found.service, found.answer) = ((*name).to_owned(), NodeState::Files);
+                files.push(found);
+            }
+            Place::Host(..) | Place::Url(_) => shared.push(found),
         }
     }
-    Ok(if shared.is_empty() { files } else { shared })
+    if shared.is_empty() { files } else { shared }
 }
 
 /// Whether the configuration names no database; not of one that cannot be read.
@@ -373,8 +354,12 @@ mod tests {
     fn a_host_is_asked_for_what_it_has() {
         let dir = tempfile::tempdir().expect("a directory");
         let layout = Layout::new(Some(dir.path())).expect("its layout");
+        let services = Services {
+            data_dir: Some(dir.path().to_owned()),
+            health: Vec::new(),
+        };
         let check = |wanted: &[(&str, bool)]| {
-            let found = of_host(&layout).unwrap_or_default();
+            let found = ask(&services.places(&SHARING).unwrap_or_default());
             let found: Vec<_> = found
                 .iter()
                 .map(|one| (one.at.as_str(), matches!(one.answer, NodeState::Files)))

@@ -1,7 +1,7 @@
 //! `ron status`: the whole fleet in one look.
 
 use std::io::IsTerminal as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
@@ -17,7 +17,7 @@ use crate::net;
 use crate::table::{Out, Table, column, sparse};
 
 /// Maximum time of a service to answer; all are asked at once.
-const WITHIN: Duration = Duration::from_secs(3);
+pub const WITHIN: Duration = Duration::from_secs(3);
 /// Seconds of a minute, an hour and a day, with their letters.
 const UNITS: [(u64, &str); 3] = [(86_400, "d"), (3_600, "h"), (60, "min")];
 /// Clears a terminal.
@@ -26,12 +26,8 @@ const CLEAR: &str = "\x1b[H\x1b[2J";
 /// Show the state of all services. Ends with code 1 unless all of them are healthy.
 #[derive(Args)]
 pub struct StatusArgs {
-    /// Data directory, as given to `ron up`: the services of this host.
-    #[arg(long)]
-    data_dir: Option<PathBuf>,
-    /// Health address of a service, as in `http://10.0.0.2:7465`; may be repeated, and replaces the services of this host.
-    #[arg(long, value_name = "URL", conflicts_with = "data_dir")]
-    health: Vec<String>,
+    #[command(flatten)]
+    services: Services,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -116,8 +112,42 @@ pub fn run(args: &StatusArgs) -> Result<(), String> {
 }
 
 fn poll(args: &StatusArgs) -> Result<Vec<Answer>, String> {
-    let places = places(args.data_dir.as_deref(), &args.health)?;
+    let places = args.services.places(&NAMES)?;
     Ok(ron_kernel::scoped(places.len(), |at| ask(&places[at])))
+}
+
+// No doc comment: clap would take it for the description of each command that has this.
+#[derive(Args)]
+pub struct Services {
+    /// Data directory, as given to `ron up`: the services of this host.
+    #[arg(long)]
+    pub data_dir: Option<PathBuf>,
+    /// Health address of a service, as in `http://10.0.0.2:7465`; may be repeated, and replaces the services of this host.
+    #[arg(long, value_name = "URL", conflicts_with = "data_dir")]
+    pub health: Vec<String>,
+}
+
+impl Services {
+    /// The services at the health addresses, or those of `names` that this host has.
+    pub fn places(&self, names: &[&'static str]) -> Result<Vec<Place>, String> {
+        if !self.health.is_empty() {
+            return Ok(self.health.iter().cloned().map(Place::Url).collect());
+        }
+        let layout = Layout::new(self.data_dir.as_deref())?;
+        let has = |name: &&&str| layout.config(name).exists();
+        let places = names.iter().filter(has);
+        let places: Vec<Place> = places
+            .map(|name| Place::Host(layout.clone(), name))
+            .collect();
+        if places.is_empty() {
+            let root = layout.root.display();
+            return Err(format!(
+                "{root} has no configuration of {}: name the data directory with --data-dir, or services with --health",
+                names.join(", ")
+            ));
+        }
+        Ok(places)
+    }
 }
 
 /// Where a service is asked.
@@ -127,26 +157,6 @@ pub enum Place {
     Host(Layout, &'static str),
     /// Its health address.
     Url(String),
-}
-
-/// The services at the health addresses, or those that this host has.
-pub fn places(data_dir: Option<&Path>, health: &[String]) -> Result<Vec<Place>, String> {
-    if !health.is_empty() {
-        return Ok(health.iter().cloned().map(Place::Url).collect());
-    }
-    let layout = Layout::new(data_dir)?;
-    let names = NAMES.into_iter();
-    let names = names.filter(|name| layout.config(name).exists());
-    let places: Vec<Place> = names
-        .map(|name| Place::Host(layout.clone(), name))
-        .collect();
-    if places.is_empty() {
-        let root = layout.root.display();
-        return Err(format!(
-            "{root} has no services: name the data directory with --data-dir, or services with --health"
-        ));
-    }
-    Ok(places)
 }
 
 impl Place {
