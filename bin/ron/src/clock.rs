@@ -1,18 +1,16 @@
 //! `ron clock`: whether the services of a data directory believe the machine's date, and the
 //! operator's word that it is right.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use ron_client::{Caller, Credential};
+use ron_client::{Caller, Credential, HealthClient};
 use ron_kernel::Deadline;
-use ron_proto::status::ServiceStatus;
 use ron_services::NAMES;
 use serde_json::{Value, json};
 
 use crate::fleet;
-use crate::layout::Layout;
+use crate::layout::{Layout, Place};
 
 const WITHIN: Duration = Duration::from_secs(5);
 /// The caller whose tokens allow actions on the services.
@@ -39,20 +37,13 @@ enum Command {
     Accept(Place),
 }
 
-#[derive(Args)]
-struct Place {
-    /// Data directory, as given to `ron up`.
-    #[arg(long)]
-    data_dir: Option<PathBuf>,
-}
-
 /// Runs the command.
 pub fn run(args: &ClockArgs) -> Result<(), String> {
     let (place, accept) = match &args.command {
         Command::Show(place) => (place, false),
         Command::Accept(place) => (place, true),
     };
-    let layout = Layout::new(place.data_dir.as_deref())?;
+    let layout = place.layout()?;
     let mut failed = Vec::new();
     for name in NAMES {
         let result = if accept {
@@ -73,9 +64,9 @@ pub fn run(args: &ClockArgs) -> Result<(), String> {
 
 fn shown(layout: &Layout, name: &str) -> Result<String, String> {
     let reached = fleet::reach_health(layout, name)?;
-    let caller = Caller::new(&reached.url, Credential::none(), reached.http);
-    let status: ServiceStatus = caller
-        .get("/api/v1/status", Deadline::within(WITHIN))
+    let health = HealthClient::new(&reached.url, reached.http);
+    let status = health
+        .status(Deadline::within(WITHIN))
         .map_err(|e| e.to_string())?;
     let clock = status
         .planes

@@ -1,6 +1,5 @@
 //! `ron console`: opens the console in a browser that is signed in by a code, which the console gives for a passport.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
@@ -10,7 +9,7 @@ use ron_kernel::Deadline;
 use ron_proto::admin::SessionCode;
 use ron_service::config::BaseUrl;
 
-use crate::layout::Layout;
+use crate::layout::{Layout, Place};
 use crate::{browser, fleet, login, token};
 
 /// Timeout of the call to the console.
@@ -22,9 +21,8 @@ const WAIT: Duration = Duration::from_secs(5);
     after_help = "The browser gets a session: it ends after 30 minutes without use, after 12 hours, or when the passport is revoked.\nActions need a passport that is at most 15 minutes old, so run this again before one. With the passport of an earlier\n`ron login`, sign in with that first.\n\nExamples:\n  ron console\n  ron console --scope 'admin:view admin:operate'\n  ron console --no-browser   # prints the address, which is good for one minute and one browser"
 )]
 pub struct ConsoleArgs {
-    /// Data directory, as given to `ron up`.
-    #[arg(long)]
-    data_dir: Option<PathBuf>,
+    #[command(flatten)]
+    place: Place,
     /// Client whose credentials are in clients/<name>.json. When absent, the passport of `ron login --audience svc-admin`
     /// is used, and without one the client operator.
     #[arg(long)]
@@ -42,7 +40,7 @@ pub struct ConsoleArgs {
 }
 
 pub fn run(args: &ConsoleArgs) -> Result<(), String> {
-    let layout = Layout::new(args.data_dir.as_deref())?;
+    let layout = args.place.layout()?;
     let at = fleet::reach(&layout, "svc-admin")?;
     let page = match &args.page {
         Some(page) => page.clone(),

@@ -36,7 +36,7 @@ pub fn api_port(base_port: u16, service: &str) -> u16 {
 }
 
 // No doc comment: clap would take it for the description of each command that has this.
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub struct Place {
     /// Data directory, as given to `ron up`.
     #[arg(long)]

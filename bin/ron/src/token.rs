@@ -16,7 +16,7 @@ use ron_proto::b64;
 use ron_proto::passport::RevokeRequest;
 use ron_service::config::parse_duration;
 
-use crate::layout::{ClientFile, Layout, read_json, write_atomic};
+use crate::layout::{ClientFile, Layout, Place, read_json, write_atomic};
 use crate::{fleet, login};
 
 /// Timeout of a call to the issuer.
@@ -65,13 +65,6 @@ enum Command {
     },
     /// Print a DPoP proof for one request with a bound token.
     Proof(ProofArgs),
-}
-
-#[derive(Args, Clone)]
-struct Place {
-    /// Data directory, as given to `ron up`.
-    #[arg(long)]
-    data_dir: Option<PathBuf>,
 }
 
 #[derive(Args, Clone)]
@@ -179,7 +172,7 @@ pub fn run(args: TokenArgs) -> Result<(), String> {
 }
 
 fn issuer(place: &Place, credential: Credential) -> Result<(Layout, PassportClient), String> {
-    let layout = Layout::new(place.data_dir.as_deref())?;
+    let layout = place.layout()?;
     let at = fleet::reach(&layout, "svc-passport")?;
     Ok((layout, PassportClient::new(&at.url, credential, at.http)))
 }
@@ -231,7 +224,7 @@ fn fetch_bound(
 }
 
 fn get(args: &GetArgs) -> Result<(), String> {
-    let layout = Layout::new(args.place.data_dir.as_deref())?;
+    let layout = args.place.layout()?;
     let ask = TokenAsk {
         audience: &args.audience,
         scope: args.scope.as_deref(),
@@ -366,7 +359,7 @@ pub fn administered(layout: &Layout) -> Result<PassportClient, String> {
 }
 
 fn revoke(args: &RevokeArgs) -> Result<(), String> {
-    let layout = Layout::new(args.place.data_dir.as_deref())?;
+    let layout = args.place.layout()?;
     let passport = administered(&layout)?;
     let jti = match &args.token {
         Some(token) => Some(jti_of(token.trim())?),

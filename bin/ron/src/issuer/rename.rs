@@ -1,7 +1,6 @@
 //! `ron issuer move`: gives the issuer another name. Its keys sign for one name alone, so it gets new ones; the former name
 //! and keys stay in the configuration, so that tokens with them are good until they expire.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
@@ -17,7 +16,7 @@ use svc_passport::explain::Decider;
 use toml_edit::{Array, ArrayOfTables, DocumentMut, Item, Table, Value};
 
 use crate::init::{during, issuer_name};
-use crate::layout::{Layout, write_atomic};
+use crate::layout::{Layout, Place, write_atomic};
 use crate::{fleet, net};
 
 const WITHIN: Duration = Duration::from_secs(10);
@@ -37,16 +36,15 @@ const KEYS: [(&str, &str); 4] = [
     Examples:\n  ron issuer move https://id.example.org"
 )]
 pub struct MoveArgs {
-    /// Data directory, as given to `ron up`.
-    #[arg(long)]
-    data_dir: Option<PathBuf>,
+    #[command(flatten)]
+    place: Place,
     /// The new name: the `iss` of new tokens and the URL by which clients reach the issuer.
     #[arg(value_parser = issuer_name)]
     name: BaseUrl,
 }
 
 pub fn run(args: &MoveArgs) -> Result<(), String> {
-    let layout = Layout::new(args.data_dir.as_deref())?;
+    let layout = args.place.layout()?;
     layout.read_bootstrap()?;
     let path = layout.config("svc-passport");
     let at = |why: String| format!("{}: {why}", path.display());

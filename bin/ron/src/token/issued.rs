@@ -6,7 +6,7 @@ use ron_proto::Timestamp;
 use ron_proto::passport::IssuedTokens;
 
 use super::{WAIT, administered};
-use crate::layout::Layout;
+use crate::layout::Place;
 use crate::table::{Form, Out, Table};
 
 /// Maximum tokens of one answer of the issuer.
@@ -15,7 +15,7 @@ const PAGE: usize = 1000;
 #[derive(Args)]
 pub struct IssuedArgs {
     #[command(flatten)]
-    place: super::Place,
+    place: Place,
     /// Only tokens of this client.
     #[arg(long)]
     client: Option<String>,
@@ -46,7 +46,7 @@ pub fn run(args: &IssuedArgs) -> Result<(), String> {
     let out = Out {
         form: Form::of(args.json, args.csv),
     };
-    let passport = administered(&Layout::new(args.place.data_dir.as_deref())?)?;
+    let passport = administered(&args.place.layout()?)?;
     let mut filters = Vec::new();
     let mut filter = |name, value: Option<String>| filters.extend(value.map(|v| (name, v)));
     filter("client", args.client.clone());
