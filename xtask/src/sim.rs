@@ -22,7 +22,8 @@ const TIMED: [(&str, &str); 2] = [
 /// Operations of a world within which a mutant must be found.
 const MUTANT_OPERATIONS: &str = "10000";
 
-/// The first seed of the search for a mutant in a world.
+/// The first seed of the search for a mutant in a world. Some mutants are found in most ranges of so many operations and not in all;
+/// from this seed on each is.
 const MUTANT_FIRST: &str = "3000";
 
 /// The worlds. Mutants of the kernel and of ron-tlog that have models are found here once more.

@@ -12,7 +12,7 @@ use ron_proto::kms::{
 };
 use ron_proto::passport::IssuerPolicy;
 use ron_proto::receipt::LogReceipt;
-use ron_proto::values::{Alias, KeyRef, Kid, Tenant, Timestamp};
+use ron_proto::values::{Alias, KeyRef, Kid, Purpose, Tenant, Timestamp};
 use ron_service::signed_policy::SignedPolicy;
 use serde::{Deserialize, Serialize};
 
@@ -393,6 +393,16 @@ impl KeyIndex {
         };
         may_use(caller, kid, Some(&key.labels))?;
         Ok(key)
+    }
+
+    /// The keys of a tenant with this purpose, also destroyed ones.
+    pub fn of_purpose(&self, tenant: &Tenant, purpose: Purpose) -> impl Iterator<Item = &Arc<Key>> {
+        let first = Kid::first(tenant, purpose);
+        let keys = self.keys.range(first.clone()..);
+        let keys = keys.take_while(move |(kid, _)| {
+            (&kid.tenant, &kid.purpose) == (&first.tenant, &first.purpose)
+        });
+        keys.map(|(_, key)| key)
     }
 
     /// Whether the caller may use the key of this name.

@@ -54,11 +54,14 @@ impl Request {
     /// A path parameter of the route. Panics when the route has none of this name: a programming
     /// error that the first test shows.
     pub fn param(&self, name: &str) -> &str {
+        let found = self.param_if_any(name);
+        found.unwrap_or_else(|| panic!("route {} has no parameter {name}", self.route))
+    }
+
+    /// A path parameter that only some of a handler's routes have.
+    pub fn param_if_any(&self, name: &str) -> Option<&str> {
         let found = self.params.iter().find(|(key, _)| *key == name);
-        found.map_or_else(
-            || panic!("route {} has no parameter {name}", self.route),
-            |(_, v)| v,
-        )
+        found.map(|(_, value)| value.as_str())
     }
 
     /// A query parameter that may appear once; 400 when it appears more often.

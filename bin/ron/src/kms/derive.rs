@@ -136,11 +136,11 @@ fn from_pem(text: &str, alg: Alg) -> Option<Vec<u8>> {
     let body = text
         .strip_prefix("-----BEGIN PUBLIC KEY-----")?
         .strip_suffix("-----END PUBLIC KEY-----")?;
-    let document = b64::from_std(&body.split_whitespace().collect::<String>()).ok()?;
+    let joined = |text: &str| text.split_whitespace().collect::<String>();
+    let document = b64::from_std(&joined(body)).ok()?;
     let at = document.len().checked_sub(group_of(alg)?.public_len())?;
     let key = PublicKey::from_raw(alg, &document[at..])?;
-    let lines = |text: &str| text.split_whitespace().collect::<String>();
-    (lines(&key.pem()) == lines(text)).then(|| key.raw().to_vec())
+    (joined(&key.pem()) == joined(text)).then(|| key.raw().to_vec())
 }
 
 #[cfg(test)]

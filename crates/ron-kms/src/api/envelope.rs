@@ -153,7 +153,7 @@ pub(super) fn task(
         version,
         older: false,
         aad,
-        derived_by: None,
+        key_context: None,
         flaw,
         what,
         op: None,

@@ -192,7 +192,7 @@ fn change_route<B: DeserializeOwned + JsonSchema + 'static>(
 
 /// The key as the path names it: by the four segments of its name, or by `alias/` and an alias.
 fn key_ref(request: &Request) -> Result<KeyRef, Problem> {
-    if let Some((_, alias)) = request.params.iter().find(|(name, _)| *name == "alias") {
+    if let Some(alias) = request.param_if_any("alias") {
         let alias: Alias = alias.parse()?;
         return Ok(alias.into());
     }

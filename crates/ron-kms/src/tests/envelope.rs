@@ -39,7 +39,7 @@ pub fn task(key: &Kid, aad: Option<&[u8]>, what: EnvelopeOp) -> EnvelopeTask {
         version: None,
         older: false,
         aad: aad.map(Bytes::from),
-        derived_by: None,
+        key_context: None,
         what,
         flaw: None,
         op: None,

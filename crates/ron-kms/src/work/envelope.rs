@@ -74,8 +74,8 @@ pub struct EnvelopeTask {
     /// Whether `version` may be an older one that still encrypts, as Vault's paths allow; otherwise only the head does.
     pub older: bool,
     pub aad: Option<Bytes>,
-    /// From which the key of this use is derived, for keys that ask for it; Vault's paths alone set it.
-    pub derived_by: Option<Bytes>,
+    /// The context from which the key of this use is derived, for keys that ask for it; Vault's paths alone set it.
+    pub key_context: Option<Bytes>,
     pub what: EnvelopeOp,
     /// A refusal that does not depend on the key: a limit, or a malformed field.
     pub flaw: Option<Refusal>,
@@ -122,7 +122,7 @@ impl EnvelopeTask {
     fn binding(&self) -> Binding<'_> {
         Binding {
             aad: self.aad.as_ref().map(Bytes::as_slice),
-            context: self.derived_by.as_ref().map(Bytes::as_slice),
+            context: self.key_context.as_ref().map(Bytes::as_slice),
         }
     }
 

@@ -250,6 +250,16 @@ pub struct Kid {
 }
 
 impl Kid {
+    /// The smallest name of a tenant's keys with this purpose, where a range of them begins.
+    pub fn first(tenant: &Tenant, purpose: Purpose) -> Self {
+        Self {
+            tenant: tenant.clone(),
+            purpose,
+            alg: Alg::ALL[0],
+            id: Uuid::nil(),
+        }
+    }
+
     /// Version `version` of this key (from 1).
     pub fn at(&self, version: u32) -> KidVersion {
         KidVersion {

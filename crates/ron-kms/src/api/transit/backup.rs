@@ -52,8 +52,7 @@ fn show_backup(_: &Kms, _: &str, response: Response) -> Response {
 fn restore(kms: &Kms, request: &Request) -> Result<Action, Refusal> {
     let wanted: Restore = body(request)?;
     let backup = wanted.backup.ok_or_else(|| bad("missing backup"))?;
-    let named = request.params.iter().find(|(name, _)| *name == "name");
-    let purpose = named.map(|(_, name)| purpose(name)).transpose()?;
+    let purpose = request.param_if_any("name").map(purpose).transpose()?;
     let ask = Box::new(RestoreKey {
         tenant: request.principal.tenant.clone(),
         purpose,

@@ -146,9 +146,12 @@ fn run(kms: &Kms, request: &Request, build: Build, show: Show) -> Result<Action,
     let references: Vec<Option<String>> = items.iter().map(|i| i.reference.clone()).collect();
     let build = |item: &Crypt| {
         offered(item)?;
-        let derived_by = context(&key, item.context.as_ref())?;
+        let key_context = context(&key, item.context.as_ref())?;
         let task = build(&key, item)?;
-        Ok(EnvelopeTask { derived_by, ..task })
+        Ok(EnvelopeTask {
+            key_context,
+            ..task
+        })
     };
     let tasks: Vec<_> = items.iter().map(build).collect();
     Ok(Action::Work(many(tasks, move |answers| {
@@ -236,8 +239,7 @@ pub fn check_hash(name: Option<&str>) -> Result<(), Refusal> {
 }
 
 fn hmac(kms: &Kms, request: &Request) -> Result<Action, Refusal> {
-    let named = request.params.iter().find(|(name, _)| *name == "algorithm");
-    check_hash(named.map(|(_, value)| value.as_str()))?;
+    check_hash(request.param_if_any("algorithm"))?;
     let build: Build = |key, item| {
         check_hash(item.algorithm.as_deref())?;
         mac_key(key)?;
@@ -294,7 +296,7 @@ fn datakey(kms: &Kms, request: &Request) -> Result<Action, Refusal> {
     let key = key_for_use(kms, request)?;
     let what = EnvelopeOp::Datakey(bytes, show);
     let task = EnvelopeTask {
-        derived_by: context(&key, body.context.as_ref())?,
+        key_context: context(&key, body.context.as_ref())?,
         ..task(Some(key.kid.clone()), None, None, None, what)
     };
     Ok(single(task, |mut made| {
@@ -314,12 +316,9 @@ fn random(_: &Kms, request: &Request) -> Result<Action, Refusal> {
         Some("hex") => |raw: &[u8]| hex::encode(raw),
         Some(_) => return Err(bad("format must be base64 or hex")),
     };
-    let in_path = |wanted: &str| {
-        let found = request.params.iter().find(|(name, _)| *name == wanted);
-        found.map(|(_, value)| value.as_str())
-    };
+    let in_path = ["source", "bytes"].map(|name| request.param_if_any(name));
     // Alone, the segment after `random` is either.
-    let (source, bytes) = match (in_path("source"), in_path("bytes")) {
+    let (source, bytes) = match in_path.into() {
         (None, Some(source @ ("platform" | "all"))) => (Some(source), None),
         given => given,
     };

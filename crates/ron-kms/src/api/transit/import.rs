@@ -10,13 +10,12 @@ use ron_http::{Method, Request, Response, Route};
 use ron_proto::kms::transit::{Create, Import};
 use ron_proto::kms::{Bytes, CreateKey, ImportKey, KeyState, PayloadPolicy};
 use ron_proto::scope;
-use ron_proto::values::{Alg, Kid, Purpose};
+use ron_proto::values::Alg;
 use serde_json::json;
 
 use super::keys::{alg_of, new_key, op_id};
 use super::{
-    bad, base64, body, find, first, form, fresh, json_of, key_for_use, route_shown, unsupported,
-    writes,
+    bad, base64, body, find, form, fresh, json_of, key_for_use, route_shown, unsupported, writes,
 };
 use crate::api::Action;
 use crate::work::{Kms, StoreJob};
@@ -43,17 +42,10 @@ pub fn routes(kms: &Arc<Kms>) -> Vec<Route> {
 
 /// The wrapping keys that the caller's tenant has had.
 fn wrapping_keys(kms: &Kms, request: &Request) -> Vec<Arc<Key>> {
-    let purpose: Purpose = PURPOSE.parse().expect("a constant, valid purpose");
-    let from = Kid {
-        alg: ALG,
-        ..first(&request.principal, purpose)
-    };
+    let purpose = PURPOSE.parse().expect("a constant, valid purpose");
     let index = kms.index.load();
-    let keys = index.keys.range(from.clone()..);
-    let keys = keys.take_while(|(kid, _)| {
-        kid.tenant == from.tenant && kid.purpose == from.purpose && kid.alg == ALG
-    });
-    keys.map(|(_, key)| key.clone()).collect()
+    let keys = index.of_purpose(&request.principal.tenant, purpose);
+    keys.filter(|key| key.kid.alg == ALG).cloned().collect()
 }
 
 /// That of them which is in use.

@@ -424,8 +424,7 @@ fn export(kms: &Kms, request: &Request) -> Result<Action, Refusal> {
     {
         return Err(unsupported("a key of this type has no public half"));
     }
-    let wanted = request.params.iter().find(|(name, _)| *name == "version");
-    let wanted = match wanted.map(|(_, value)| value.as_str()) {
+    let wanted = match request.param_if_any("version") {
         None => None,
         Some("latest") => Some(key.head),
         Some(text) => Some(

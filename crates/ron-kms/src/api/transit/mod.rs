@@ -27,10 +27,9 @@ use ron_custody::rights::may_use;
 use ron_custody::{Cause, Refusal};
 use ron_http::{Body, Method, Need, Principal, Request, Responder, Response, Route};
 use ron_proto::kms::KeyState;
-use ron_proto::values::{Alg, Alias, Kid, OpId, Purpose};
+use ron_proto::values::{Alias, Kid, OpId, Purpose};
 use schemars::JsonSchema;
 use serde_json::Value;
-use uuid::Uuid;
 
 use super::which_op::makes_key;
 use super::{Action, call_context, may_do_at, peer_of};
@@ -109,8 +108,7 @@ fn route_shown(
                     Some(alias) if !makes_key => action.named_by(alias),
                     _ => action,
                 };
-                let named = request.params.iter().find(|(name, _)| *name == "name");
-                let name = named.map_or_else(String::new, |(_, value)| value.clone());
+                let name = request.param_if_any("name").unwrap_or_default().to_owned();
                 let shared = kms.clone();
                 let shown = move |answer| show(&shared, &name, answer);
                 let responder = responder.map(shown);
@@ -264,21 +262,11 @@ fn name_of(purpose: &str) -> Option<String> {
         .then_some(name)
 }
 
-/// The smallest name that a key of this purpose can have, the start of a range scan.
-fn first(caller: &Principal, purpose: Purpose) -> Kid {
-    Kid {
-        tenant: caller.tenant.clone(),
-        purpose,
-        alg: Alg::ALL[0],
-        id: Uuid::nil(),
-    }
-}
-
 /// The names, in this API, of the keys that the caller may use, in order.
 fn names(index: &KeyIndex, caller: &Principal) -> Vec<String> {
     let below = |prefix: &'static str| {
-        let from = first(caller, prefix.parse().expect("a constant, valid purpose"));
-        let keys = index.keys.range(from..);
+        let purpose = prefix.parse().expect("a constant, valid purpose");
+        let keys = index.keys.range(Kid::first(&caller.tenant, purpose)..);
         keys.take_while(move |(kid, _)| {
             kid.tenant == caller.tenant && kid.purpose.as_str().starts_with(prefix)
         })
@@ -299,13 +287,8 @@ fn called<'a>(
     caller: &'a Principal,
     name: &str,
 ) -> Result<impl Iterator<Item = &'a Arc<Key>>, Refusal> {
-    let purpose = purpose(name)?;
-    let from = first(caller, purpose.clone());
-    let keys = index.keys.range(from..);
-    let keys =
-        keys.take_while(move |(kid, _)| kid.tenant == caller.tenant && kid.purpose == purpose);
-    let keys = keys.filter(|(kid, key)| may_use(caller, kid, Some(&key.labels)).is_ok());
-    Ok(keys.map(|(_, key)| key))
+    let keys = index.of_purpose(&caller.tenant, purpose(name)?);
+    Ok(keys.filter(|key| may_use(caller, &key.kid, Some(&key.labels)).is_ok()))
 }
 
 /// Whether Vault's clients see the key: one whose destruction is ordered is deleted to them.
@@ -340,7 +323,7 @@ fn alias_of(name: &str) -> Option<Alias> {
 
 /// The alias by which a request names its key, where no key has that name itself.
 fn named_by(kms: &Kms, request: &Request) -> Option<Alias> {
-    let (_, name) = request.params.iter().find(|(name, _)| *name == "name")?;
+    let name = request.param_if_any("name")?;
     let own = find_own(&kms.index.load(), &request.principal, name);
     alias_of(name).filter(|_| matches!(own, Ok(None)))
 }

@@ -87,9 +87,8 @@ struct ParsedRequest {
 fn read(kms: &Kms, request: &Request) -> Result<ParsedRequest, Refusal> {
     let mut whole: Sign = body(request)?;
     let key = key_for_use(kms, request)?;
-    let in_path = request.params.iter().find(|(name, _)| *name == "hash");
     let hashes = [
-        in_path.map(|(_, value)| value.as_str()),
+        request.param_if_any("hash"),
         whole.hash_algorithm.as_deref(),
         whole.algorithm.as_deref(),
     ];

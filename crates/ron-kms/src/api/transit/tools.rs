@@ -95,8 +95,7 @@ fn health_of(kms: &Kms) -> Response {
 
 fn hash(_: &Kms, request: &Request) -> Result<Action, Refusal> {
     let wanted: Hash = body(request)?;
-    let named = request.params.iter().find(|(name, _)| *name == "algorithm");
-    let named = named.map(|(_, value)| value.as_str());
+    let named = request.param_if_any("algorithm");
     let of: fn(&[u8]) -> Vec<u8> = match named.or(wanted.algorithm.as_deref()) {
         None | Some("" | "sha2-256") => |input| hash::sha256(input).to_vec(),
         Some("sha2-384") => |input| hash::sha384(input).to_vec(),

@@ -7,7 +7,6 @@ use ron_http::Response;
 use ron_proto::kms::{BackupAnswer, BackupKey, GatedOp, KeyOp, KeyState, RestoreKey, RotateEvery};
 use ron_proto::values::{Alg, Kid, OpId};
 use serde::{Deserialize, Serialize};
-use uuid::Uuid;
 
 use super::plan::{By, Plan, approved};
 use super::{Change, Lifecycle, draft_of, store_down};
@@ -155,17 +154,9 @@ impl Lifecycle {
 
     /// Refuses a key whose purpose another one has, or had and is not destroyed yet.
     fn is_free(&self, wanted: &Kid) -> Result<(), Refusal> {
-        let from = Kid {
-            alg: Alg::ALL[0],
-            id: Uuid::nil(),
-            ..wanted.clone()
-        };
         let index = self.kms.index.load();
-        let mut named = index
-            .keys
-            .range(from..)
-            .take_while(|(kid, _)| kid.tenant == wanted.tenant && kid.purpose == wanted.purpose);
-        if named.any(|(_, key)| key.state != KeyState::Destroyed) {
+        let mut named = index.of_purpose(&wanted.tenant, wanted.purpose.clone());
+        if named.any(|key| key.state != KeyState::Destroyed) {
             let taken = "a key of this name exists, or is not destroyed yet, and is not overwritten: restore under another name";
             return Err(Refusal::new(Cause::BadRequest, taken));
         }
