@@ -372,6 +372,13 @@ pub struct RewardPolicy {
     pub claims_account: Option<Account>,
 }
 
+impl RewardPolicy {
+    /// Whether a residual is paid to its owner; otherwise it stays in the pool.
+    pub fn pays_residual(&self) -> bool {
+        self.residual.owner != self.pool.account
+    }
+}
+
 /// Body of `PUT` and response of `GET /rewarder/policy/{id}`.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -799,6 +806,18 @@ pub struct RunManifest {
     pub status: RunStatus,
     /// Hash over the canonical JSON of all fields above except `status`.
     pub commitment: ContentId,
+}
+
+impl RunManifest {
+    /// The residual that is due to its owner in a correction; zero where the pool keeps it.
+    pub fn residual_due(&self) -> Amount {
+        match &self.correction {
+            Some(correction) if self.residual_owner != self.pool_account => {
+                correction.due.residual_minor
+            }
+            _ => Amount::ZERO,
+        }
+    }
 }
 
 /// The manifest's signature, `run.sig.json`; stored beside the manifest. A KMS digest signature

@@ -172,7 +172,7 @@ fn check_pay(policy: &RewardPolicy) -> Result<(), RuleError> {
         (PayRule::Claims, Some(account)) if *account == policy.pool.account => refuse(
             "claims_account is the pool itself, which would pay the claimed total a second time",
         ),
-        (PayRule::Claims, Some(_)) if policy.residual.owner != policy.pool.account => refuse(
+        (PayRule::Claims, Some(_)) if policy.pays_residual() => refuse(
             "with pay \"claims\" the residual stays in the pool: residual.owner must be pool.account",
         ),
         (PayRule::Claims, Some(_)) => Ok(()),

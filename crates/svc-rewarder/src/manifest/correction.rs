@@ -139,7 +139,6 @@ impl Earlier {
     /// paid.
     pub fn check_correction(&self, dir: &Dir) -> Result<(), VerifyError> {
         let manifest = read_manifest(dir)?;
-        let other = |why: &str| wrong(dir::CORRECTION, &why);
         let (Some(correction), Some(accounts)) = (manifest.correction, accounts(dir, &manifest)?)
         else {
             return Err(wrong(dir::RUN, &"it is not the manifest of a correction"));
@@ -153,38 +152,61 @@ impl Earlier {
                 ),
             ));
         }
-        let mut paid = self.paid();
+        let unread = |stop| wrong(dir::PAYOUTS, &stop);
+        let mut paid = self.paid().map_err(unread)?;
         let mut rows = Rows::over(&accounts);
         loop {
-            let mut stored = rows.next().map_err(|stop| wrong(dir::CORRECTION, &stop))?;
-            while stored.as_ref().is_some_and(|row| row.paid == 0) {
-                stored = rows.next().map_err(|stop| wrong(dir::CORRECTION, &stop))?;
+            let stored = rows.next().map_err(|stop| wrong(dir::CORRECTION, &stop))?;
+            if stored.as_ref().is_some_and(|row| row.paid == 0) {
+                continue;
             }
-            let was = paid.next().map_err(|stop| wrong(dir::PAYOUTS, &stop))?;
+            let was = paid.next().map_err(unread)?;
             match (stored, was) {
                 (None, None) => return Ok(()),
                 (Some(stored), Some(was))
                     if (&stored.account, stored.paid) == (&was.account, was.paid) => {}
-                _ => return Err(other("it has other amounts than were paid before")),
+                _ => {
+                    let why = "it has other amounts than were paid before";
+                    return Err(wrong(dir::CORRECTION, &why));
+                }
             }
         }
     }
 
     /// What was paid to every account, a residual among it, in the order of the accounts.
-    pub fn paid(&self) -> Before {
-        self.rows(BTreeMap::new())
+    pub fn paid(&self) -> Result<Before, Stop> {
+        self.rows(None)
     }
 
-    /// What was paid, with these amounts due beside it.
-    pub(super) fn rows(&self, due: BTreeMap<Vec<u8>, u128>) -> Before {
-        let extra = due.into_iter().map(|(account, due)| (account, (0, due)));
-        Before {
+    /// What was paid, and beside it what is due to the owner of a residual.
+    pub(super) fn rows(&self, residual: Option<(&Account, u128)>) -> Result<Before, Stop> {
+        let mut extra: BTreeMap<Vec<u8>, (u128, u128)> = BTreeMap::new();
+        if let Some((owner, due)) = residual {
+            extra.insert(owner.as_str().as_bytes().to_vec(), (0, due));
+        }
+        if let Paid::Payouts(reader) = &*self.paid
+            && let Some(residual) = reader.residual().map_err(unread)?
+        {
+            let row = paid_row(residual);
+            extra.entry(row.account).or_default().0 = row.paid;
+        }
+        let mut rows = Before {
             paid: Arc::clone(&self.paid),
             next: 0,
             page: Vec::new().into_iter(),
             head: None,
-            extra: extra.collect(),
-            begun: false,
+            extra,
+        };
+        rows.head = rows.read()?;
+        Ok(rows)
+    }
+
+    /// Number of accounts that were paid, at most.
+    pub fn accounts(&self) -> usize {
+        match &*self.paid {
+            // A table that is open is on the disk, where lengths are addresses.
+            Paid::Payouts(reader) => reader.len() as usize,
+            Paid::Corrected(accounts) | Paid::Stored(accounts) => accounts.accounts(),
         }
     }
 }
@@ -216,6 +238,13 @@ pub struct Row {
     pub paid: u128,
     /// What is due, in minor units.
     pub due: u128,
+}
+
+impl Row {
+    /// What the account has in all once the correction is paid: nothing is taken back.
+    pub fn paid_in_all(&self) -> u128 {
+        self.paid.max(self.due)
+    }
 }
 
 /// The accounts of `correction.bin`, in order.
@@ -286,7 +315,6 @@ pub struct Before {
     head: Option<Row>,
     /// What was paid and is due beside it, by account.
     extra: BTreeMap<Vec<u8>, (u128, u128)>,
-    begun: bool,
 }
 
 impl Before {
@@ -298,48 +326,27 @@ impl Before {
     }
 
     fn read_page(&mut self) -> Result<Vec<Row>, Stop> {
-        let damaged = |error: VerifyError| Stop::Io(error.to_string());
-        let mut rows = match &*self.paid {
+        let (rows, paid): (_, fn(&Row) -> u128) = match &*self.paid {
             Paid::Payouts(reader) => {
                 let (from, end) = (self.next as u64, reader.manifest.totals.recipients);
-                let rows = reader
-                    .range(from, end.min(from + STEP as u64))
-                    .map_err(damaged)?;
+                let rows = reader.range(from, end.min(from + STEP as u64));
+                let rows = rows.map_err(unread)?;
                 self.next += rows.len();
                 return Ok(rows.into_iter().map(paid_row).collect());
             }
-            Paid::Corrected(accounts) | Paid::Stored(accounts) => page(accounts, &mut self.next)?,
+            Paid::Corrected(accounts) => (page(accounts, &mut self.next)?, Row::paid_in_all),
+            Paid::Stored(accounts) => (page(accounts, &mut self.next)?, |row| row.paid),
         };
-        if matches!(*self.paid, Paid::Corrected(_)) {
-            for row in &mut rows {
-                row.paid = row.paid.max(row.due);
-            }
-        }
-        for row in &mut rows {
-            row.due = 0;
-        }
-        Ok(rows)
-    }
-
-    fn begin(&mut self) -> Result<(), Stop> {
-        if self.begun {
-            return Ok(());
-        }
-        self.begun = true;
-        if let Paid::Payouts(reader) = &*self.paid {
-            let residual = reader.residual();
-            if let Some(residual) = residual.map_err(|error| Stop::Io(error.to_string()))? {
-                let row = paid_row(residual);
-                self.extra.entry(row.account).or_default().0 = row.paid;
-            }
-        }
-        self.head = self.read()?;
-        Ok(())
+        let before = |row: Row| Row {
+            paid: paid(&row),
+            due: 0,
+            account: row.account,
+        };
+        Ok(rows.into_iter().map(before).collect())
     }
 
     /// The next account with anything, if `wanted` takes its name.
     pub(super) fn next_if(&mut self, wanted: impl Fn(&[u8]) -> bool) -> Result<Option<Row>, Stop> {
-        self.begin()?;
         let head = self.head.as_ref().map(|row| row.account.as_slice());
         let extra = self
             .extra
@@ -379,6 +386,10 @@ impl Before {
     pub fn next(&mut self) -> Result<Option<Row>, Stop> {
         self.next_if(|_| true)
     }
+}
+
+fn unread(error: VerifyError) -> Stop {
+    Stop::Io(error.to_string())
 }
 
 fn paid_row(payout: Payout) -> Row {

@@ -1,15 +1,13 @@
 //! Computes a correction: compares what is due with what was paid, and writes the differences.
 
-use std::collections::BTreeMap;
-
 use ron_proto::rewarder::{Correction, Metric, PayRule, RewardPolicy, RunTotals};
-use ron_proto::values::{Amount, ContentId};
+use ron_proto::values::{Account, Amount, ContentId};
 use ruint::aliases::U256;
 
 use super::claims::Addresses;
-use super::correction::{Before, Earlier, METRICS, Paid, TOO_MUCH, more};
+use super::correction::{Earlier, METRICS, Paid, TOO_MUCH, more};
 use super::dir;
-use super::table::{Built, Table};
+use super::table::{Built, Table, Writer};
 use crate::calculus::{Plan, ShareBlock, Stop, Sums, Usage, Watch};
 use crate::inputs::snapshot::{SealError, SealWriter, Sealed};
 use crate::inputs::source::Target;
@@ -43,6 +41,16 @@ struct Measure {
 }
 
 impl Measure {
+    /// The sums of what the correction pays, which has no residual.
+    const fn sums(&self) -> Sums {
+        Sums {
+            pool: self.payout,
+            payout: self.payout,
+            residual: 0,
+            recipients: self.recipients,
+        }
+    }
+
     fn add(&mut self, account: &[u8], paid: u128, due: u128) -> Result<(), Stop> {
         if let Some(addresses) = &mut self.addresses {
             let added = addresses.add(account);
@@ -64,6 +72,16 @@ impl Measure {
     }
 }
 
+/// What a correction is computed from.
+struct Inputs<'a, U> {
+    usage: &'a U,
+    plan: &'a Plan,
+    policy: &'a RewardPolicy,
+    earlier: &'a Earlier,
+    /// The residual that is due to its owner; `None` where the pool keeps it.
+    residual: Option<(&'a Account, u128)>,
+}
+
 /// Reads the usage two or three times: what is due must be known before a row can be written.
 pub(super) fn build<U: Usage>(
     usage: &U,
@@ -73,44 +91,21 @@ pub(super) fn build<U: Usage>(
     watch: &impl Watch,
 ) -> Result<Outcome, Stop> {
     let quiet = Quiet(watch);
-    let apart = policy.residual.owner != policy.pool.account;
-    let mut residual = BTreeMap::new();
-    if apart {
+    let residual = if policy.pays_residual() {
         let sums = plan.visit_shares(usage, &quiet, |_| Ok(()))?;
-        if sums.residual > 0 {
-            let owner = policy.residual.owner.as_str().as_bytes();
-            residual.insert(owner.to_vec(), sums.residual);
-        }
-    }
-    let mut all = Measure {
-        addresses: (policy.pay == PayRule::Claims).then(Addresses::default),
-        ..Measure::default()
+        (sums.residual > 0).then_some((&policy.residual.owner, sums.residual))
+    } else {
+        None
     };
-    let rows = earlier.rows(residual.clone());
-    let due = merge((usage, plan), rows, &quiet, |account, paid, due| {
-        all.add(account, paid, due)
-    })?;
-    // An address that was paid in another spelling would be paid again.
-    let addresses = all.addresses.take().map_or(Ok(()), Addresses::finish);
-    addresses.map_err(|error| {
-        Stop::Payee(format!(
-            "{error}; it keeps the spelling in which it was paid before"
-        ))
-    })?;
-    let sums = Sums {
-        pool: all.payout,
-        payout: all.payout,
-        residual: 0,
-        recipients: all.recipients,
-    };
-    let pair = (&all, sums);
-    let (built, accounts, cid) = write(
-        (usage, plan),
+    let inputs = Inputs {
+        usage,
+        plan,
         policy,
-        (earlier, residual, targets),
-        pair,
-        watch,
-    )?;
+        earlier,
+        residual,
+    };
+    let (all, due) = inputs.measure(&quiet)?;
+    let (built, accounts, cid) = inputs.write(targets, &all, watch)?;
     let correction = Correction {
         of: earlier.commitment(),
         accounts: cid,
@@ -124,7 +119,7 @@ pub(super) fn build<U: Usage>(
         overpaid_minor: Amount(all.overpaid_minor),
         overpaid: all.overpaid,
     };
-    check_books(&correction, &sums, apart)?;
+    check_books(&correction, all.payout, residual.map_or(0, |(_, due)| due))?;
     Ok(Outcome {
         built,
         correction,
@@ -132,43 +127,79 @@ pub(super) fn build<U: Usage>(
     })
 }
 
-/// Writes the differences and what they are of; returns `correction.bin` and its content id as well.
-fn write<U: Usage>(
-    (usage, plan): (&U, &Plan),
-    policy: &RewardPolicy,
-    (earlier, residual, targets): (&Earlier, BTreeMap<Vec<u8>, u128>, Targets),
-    (all, sums): (&Measure, Sums),
-    watch: &impl Watch,
-) -> Result<(Built, Option<Sealed>, ContentId), Stop> {
-    let mut seal = SealWriter::new(targets.accounts, None, metrics(all.width)?, all.width)
-        .map_err(unsealed)?;
-    let fill = |writer: &mut super::table::Writer<'_>| {
-        merge(
-            (usage, plan),
-            earlier.rows(residual),
-            watch,
-            |account, paid, due| {
-                seal.push(account, [due, paid].into_iter())
-                    .map_err(unsealed)?;
+impl<U: Usage> Inputs<'_, U> {
+    /// What has to be known before the first row is written, and the sums of what is due.
+    fn measure(&self, watch: &impl Watch) -> Result<(Measure, Sums), Stop> {
+        let mut all = Measure {
+            addresses: (self.policy.pay == PayRule::Claims).then(Addresses::default),
+            ..Measure::default()
+        };
+        let due = self.merge(watch, |account, paid, due| all.add(account, paid, due))?;
+        // An address that was paid in another spelling would be paid again.
+        let addresses = all.addresses.take().map_or(Ok(()), Addresses::finish);
+        addresses.map_err(|error| {
+            Stop::Payee(format!(
+                "{error}; it keeps the spelling in which it was paid before"
+            ))
+        })?;
+        Ok((all, due))
+    }
+
+    /// Writes the differences and what they are of; returns `correction.bin` and its content id as well.
+    fn write(
+        &self,
+        targets: Targets,
+        all: &Measure,
+        watch: &impl Watch,
+    ) -> Result<(Built, Option<Sealed>, ContentId), Stop> {
+        let seal = SealWriter::new(targets.accounts, None, metrics(all.width)?, all.width);
+        let mut seal = seal.map_err(unsealed)?;
+        let fill = |writer: &mut Writer<'_>| {
+            self.merge(watch, |account, paid, due| {
+                let sealed = seal.push(account, [due, paid].into_iter());
+                sealed.map_err(unsealed)?;
                 if due > paid {
                     writer.row(account, due - paid)?;
                 }
                 Ok(())
-            },
-        )?;
-        Ok(sums)
-    };
-    let built = Table::of_rows(targets.payouts, all.payouts_width, policy.pay, fill)?;
-    let (head, source) = seal.close().map_err(unsealed)?;
-    let (accounts, cid) = match source {
-        Some(source) => {
-            let sealed = Sealed::check(source).map_err(unsealed)?;
-            let cid = sealed.cid();
-            (Some(sealed), cid)
+            })?;
+            Ok(all.sums())
+        };
+        let (width, pay) = (all.payouts_width, self.policy.pay);
+        let built = Table::of_rows(targets.payouts, width, pay, fill)?;
+        let (head, source) = seal.close().map_err(unsealed)?;
+        let Some(source) = source else {
+            return Ok((built, None, self.earlier.stored_cid(&head)?));
+        };
+        let sealed = Sealed::check(source).map_err(unsealed)?;
+        let cid = sealed.cid();
+        Ok((built, Some(sealed), cid))
+    }
+
+    /// Passes every account to which something is due or was paid to `see`, in order, with what was paid
+    /// and what is due.
+    fn merge(
+        &self,
+        watch: &impl Watch,
+        mut see: impl FnMut(&[u8], u128, u128) -> Result<(), Stop> + Send,
+    ) -> Result<Sums, Stop> {
+        let mut before = self.earlier.rows(self.residual)?;
+        let sums = self.plan.visit_shares(self.usage, watch, |blocks| {
+            for (share, account) in blocks.iter().flat_map(ShareBlock::shares) {
+                while let Some(row) = before.next_if(|name| name < account)? {
+                    see(&row.account, row.paid, row.due)?;
+                }
+                let same = before.next_if(|name| name == account)?;
+                let (paid, due) = same.map_or((0, 0), |row| (row.paid, row.due));
+                see(account, paid, more(due, share.amount)?)?;
+            }
+            Ok(())
+        })?;
+        while let Some(row) = before.next()? {
+            see(&row.account, row.paid, row.due)?;
         }
-        None => (None, earlier.stored_cid(&head)?),
-    };
-    Ok((built, accounts, cid))
+        Ok(sums)
+    }
 }
 
 impl Earlier {
@@ -191,45 +222,22 @@ impl Earlier {
     }
 }
 
-/// What is due and what was overpaid are together what was paid before and what is paid now.
-fn check_books(correction: &Correction, sums: &Sums, apart: bool) -> Result<(), Stop> {
-    let due = &correction.due;
-    let residual = if apart { due.residual_minor.0 } else { 0 };
-    let sum = |parts: [u128; 2]| parts.into_iter().map(U256::from).sum::<U256>();
-    let moved = sum([due.payout_minor.0, residual]);
-    let is = moved + U256::from(correction.overpaid_minor.0);
-    if is == sum([correction.paid_minor.0, sums.payout]) {
+/// What is due and what was overpaid are together what was paid before and what is paid now. `residual`
+/// is what of it is due to its owner.
+fn check_books(correction: &Correction, payout: u128, residual: u128) -> Result<(), Stop> {
+    let sum = |parts: [Amount; 3]| parts.iter().map(|part| U256::from(part.0)).sum::<U256>();
+    let is = sum([
+        correction.due.payout_minor,
+        Amount(residual),
+        correction.overpaid_minor,
+    ]);
+    if is == sum([correction.paid_minor, Amount(payout), Amount::ZERO]) {
         Ok(())
     } else {
         Err(Stop::Broken(
             "what is due does not add up to what was paid and what is paid",
         ))
     }
-}
-
-/// Passes every account to which something is due or was paid to `see`, in order, with what was paid
-/// and what is due.
-fn merge<U: Usage>(
-    (usage, plan): (&U, &Plan),
-    mut before: Before,
-    watch: &impl Watch,
-    mut see: impl FnMut(&[u8], u128, u128) -> Result<(), Stop> + Send,
-) -> Result<Sums, Stop> {
-    let sums = plan.visit_shares(usage, watch, |blocks| {
-        for (share, account) in blocks.iter().flat_map(ShareBlock::shares) {
-            while let Some(row) = before.next_if(|name| name < account)? {
-                see(&row.account, row.paid, row.due)?;
-            }
-            let same = before.next_if(|name| name == account)?;
-            let (paid, due) = same.map_or((0, 0), |row| (row.paid, row.due));
-            see(account, paid, more(due, share.amount)?)?;
-        }
-        Ok(())
-    })?;
-    while let Some(row) = before.next()? {
-        see(&row.account, row.paid, row.due)?;
-    }
-    Ok(sums)
 }
 
 /// Only passes cancellation on, so that progress counts every account once.

@@ -128,14 +128,11 @@ impl Explainer {
     /// its owner.
     fn due(&self, corrected: &CorrectedPayee) -> Result<(u128, Option<Amount>), VerifyError> {
         let manifest = &self.payouts.manifest;
-        let residual = manifest.correction.map(|of| of.due.residual_minor);
-        let is_owner = corrected.account == manifest.residual_owner
-            && manifest.residual_owner != manifest.pool_account;
-        let residual = residual.filter(|amount| is_owner && !amount.is_zero());
-        let share = corrected
-            .due_minor
-            .0
-            .checked_sub(residual.map_or(0, |amount| amount.0));
+        let is_owner = corrected.account == manifest.residual_owner;
+        let residual = Some(manifest.residual_due());
+        let residual = residual.filter(|due| is_owner && !due.is_zero());
+        let due = corrected.due_minor.0;
+        let share = due.checked_sub(residual.map_or(0, |due| due.0));
         let share = share.ok_or_else(|| {
             wrong(
                 dir::CORRECTION,

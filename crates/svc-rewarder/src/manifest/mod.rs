@@ -266,8 +266,7 @@ pub fn compute_to(
         let root = built.tree.root();
         let root = root.map_err(|_| Stop::Broken("the payout table passes 2^128"))?;
         // The owner of the residual is a payee like others of a correction.
-        let residual_row =
-            correction.is_none() && policy.policy.residual.owner != policy.policy.pool.account;
+        let residual_row = correction.is_none() && policy.policy.pays_residual();
         check_books(&built.sums, &root, residual_row)?;
         Ok((built, root, correction))
     });

@@ -134,7 +134,7 @@ impl Table {
             let mut writer = Writer::new(&mut target, width)?;
             writer.claims = (policy.pay == PayRule::Claims).then(claims::Grower::default);
             let sums = plan.visit_shares(usage, watch, |blocks| writer.write(blocks))?;
-            let apart = policy.residual.owner != policy.pool.account && sums.residual > 0;
+            let apart = policy.pays_residual() && sums.residual > 0;
             let owner = policy.residual.owner.as_str().as_bytes();
             let longest = writer.longest.max(if apart { owner.len() } else { 0 });
             if longest != width {

@@ -54,7 +54,8 @@ ALTER TABLE run ADD COLUMN release TEXT;
 pub const SCHEMA_4: &str = "ALTER TABLE run ADD COLUMN accounts INTEGER NOT NULL DEFAULT 0;";
 
 /// Dry runs side by side, as the fifth migration: `dry_key` is the run key of a dry run, and empty for
-/// the live run of an epoch.
+/// the live run of an epoch. The artifacts of a dry run have another directory since, so dry runs from
+/// before are computed again.
 pub const SCHEMA_5: &str = "
 CREATE TABLE run_5 (
     tenant TEXT NOT NULL,
@@ -92,6 +93,7 @@ CREATE TABLE run_5 (
 INSERT INTO run_5 SELECT *, CASE dry_run WHEN 0 THEN '' ELSE run_key END FROM run;
 DROP TABLE run;
 ALTER TABLE run_5 RENAME TO run;
+UPDATE run SET state = 'queued', reason_code = NULL, reason_detail = NULL WHERE dry_run = 1 AND state <> 'failed';
 ";
 
 const PUT: &str = "
@@ -339,6 +341,7 @@ mod tests {
         db.execute_batch(SCHEMA_5).expect("the schema");
         let before = load(&db).expect("read");
         assert_eq!(before.len(), 1);
+        assert_eq!(before[0].state, RunState::Queued, "computed again");
         remove(&db, &before[0].id()).expect("removed");
         let mut full = run("b");
         full.state = RunState::Held;

@@ -76,7 +76,8 @@ impl Largest {
     }
 }
 
-/// The rails that the epoch in `target`, which has these totals, is beyond. An error says that its own payouts cannot be read.
+/// The rails that the computed epoch, whose artifacts are in `target`, is beyond. An error says that its
+/// own payouts cannot be read.
 pub(super) fn breaches(
     root: &Dir,
     registry: &Registry,
@@ -155,12 +156,11 @@ fn corrected(
     accounts: &Sealed,
 ) -> Result<Facts, Stop> {
     let due = &correction.due;
-    let owner = &manifest.residual_owner;
-    let apart = *owner != manifest.pool_account;
-    let residual = if apart { due.residual_minor.0 } else { 0 };
+    let owner = manifest.residual_owner.as_str().as_bytes();
+    let residual = manifest.residual_due().0;
     let (mut rows, mut largest, mut new_recipients) = (Rows::over(accounts), Largest::default(), 0);
     while let Some(row) = rows.next()? {
-        let is_owner = row.account == owner.as_str().as_bytes();
+        let is_owner = row.account == owner;
         let share = row.due.saturating_sub(if is_owner { residual } else { 0 });
         if share > 0 {
             largest.add(share);

@@ -77,23 +77,19 @@ impl Retention {
 
     /// Removes the artifacts of dry runs that are not in the table.
     fn sweep_dry_runs(&self, shutdown: &Shutdown) -> io::Result<()> {
+        let runs = self.registry.all();
+        let dry_runs = runs.iter().filter(|entry| entry.run.dry_run);
+        let known: BTreeSet<_> = dry_runs
+            .map(|entry| entry.run.dir(&self.root).path().to_owned())
+            .collect();
         for tenant in file_names(&self.root)? {
             let tenant = self.root.join(&tenant);
-            let mut names = file_names(&tenant)?;
-            names.retain(|name| name.starts_with(dir::DRY));
-            if names.is_empty() {
-                continue;
-            }
-            let runs = self.registry.all();
-            let dry_runs = runs.iter().filter(|entry| entry.run.dry_run);
-            let known: BTreeSet<_> = dry_runs
-                .map(|entry| entry.run.dir(&self.root).path().to_owned())
-                .collect();
-            for dir in names.iter().map(|name| tenant.join(name)) {
+            for name in file_names(&tenant)? {
                 if shutdown.is_set() {
                     return Ok(());
                 }
-                if !known.contains(dir.path()) {
+                let dir = tenant.join(&name);
+                if name.starts_with(dir::DRY) && !known.contains(dir.path()) {
                     self.remove(&dir);
                 }
             }

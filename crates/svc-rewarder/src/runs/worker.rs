@@ -113,15 +113,18 @@ impl Worker {
         };
         let earlier = self.earlier(run)?;
         let timer = self.metrics.compute_seconds.start_timer();
-        let target = |name| {
-            self.target(run, name, snapshot.accounts())
-                .map_err(|error| {
-                    reason("io", format!("the payout table cannot be written: {error}"))
-                })
+        let target = |name, rows| {
+            self.target(run, name, rows).map_err(|error| {
+                reason("io", format!("the payout table cannot be written: {error}"))
+            })
         };
-        let payouts = target("payouts")?;
+        let payouts = target("payouts", snapshot.accounts())?;
         let adjusts = match &earlier {
-            Some(earlier) => Some(Adjusts::of(earlier, target("correction")?)),
+            Some(earlier) => {
+                // It has a row for every account of the two.
+                let rows = snapshot.accounts() + earlier.accounts();
+                Some(Adjusts::of(earlier, target("correction", rows)?))
+            }
             None => None,
         };
         // `install` makes the rayon iterators inside run on this pool and not on the global one.
@@ -173,7 +176,7 @@ impl Worker {
             return Ok(None);
         };
         let dir = dir::of(&self.artifacts, &run.tenant, epoch, None);
-        let earlier = Earlier::open(&dir).map_err(|error| {
+        let earlier = self.pool.install(|| Earlier::open(&dir)).map_err(|error| {
             reason(
                 "input_missing",
                 format!("what epoch {epoch} has paid is not known: {error}. If its artifacts are past their retention, put its run directory back from a bundle"),
@@ -182,10 +185,10 @@ impl Worker {
         Ok(Some(earlier))
     }
 
-    /// Small payout tables stay in memory until they are written with the other artifacts; large
-    /// ones go to the spool.
-    fn target(&self, run: &Run, name: &str, accounts: usize) -> std::io::Result<Target> {
-        if accounts <= IN_MEMORY_MAX {
+    /// Files of few rows stay in memory until they are written with the other artifacts; larger ones go
+    /// to the spool.
+    fn target(&self, run: &Run, name: &str, rows: usize) -> std::io::Result<Target> {
+        if rows <= IN_MEMORY_MAX {
             return Ok(Target::Memory(Vec::new()));
         }
         self.spool.create()?;
