@@ -51,12 +51,13 @@ fn every_kind_is_published_by_the_services_of_its_row() {
 /// Whether a source below `dir`, files of tests aside, has this variant.
 fn names(dir: &Path, variant: &str) -> bool {
     std::fs::read_dir(dir).unwrap().flatten().any(|entry| {
-        let (path, name) = (entry.path(), entry.file_name());
-        let name = name.to_str().expect("a name in UTF-8");
+        let path = entry.path();
+        let stem = path.file_stem().and_then(|stem| stem.to_str());
+        let stem = stem.expect("a name in UTF-8");
         if path.is_dir() {
-            return name != "tests" && names(&path, variant);
+            return stem != "tests" && names(&path, variant);
         }
-        if !name.ends_with(".rs") || name.ends_with("tests.rs") {
+        if path.extension().is_none_or(|e| e != "rs") || stem.ends_with("tests") {
             return false;
         }
         let text = std::fs::read_to_string(&path).unwrap();

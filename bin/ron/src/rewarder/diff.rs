@@ -163,11 +163,8 @@ impl Rows {
                 let manifest = &reader.manifest;
                 let before = manifest.correction.map_or(0, |of| of.paid_minor.0);
                 let paid = before.saturating_add(reader.total());
-                (
-                    Source::Paid(earlier.paid(), place),
-                    paid,
-                    manifest.totals.recipients,
-                )
+                let rows = earlier.paid().map_err(|e| e.to_string())?;
+                (Source::Paid(rows, place), paid, manifest.totals.recipients)
             }
             Source::Service { remote, run, .. } => {
                 let rows = paid_by(&remote, &run)?;

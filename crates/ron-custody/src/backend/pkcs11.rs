@@ -25,7 +25,7 @@ use ron_service::config::secret_from_env_or_file;
 use super::session_pool::{Fault, Session, check_signature};
 use super::settings::Pkcs11Settings;
 use super::{Handle, NewKey};
-use crate::keys::DeviceInput;
+use crate::keys::{DeviceInput, PublicKey};
 
 /// Maximum object handles that a session caches.
 const OBJECTS_MAX: usize = 4096;
@@ -225,14 +225,17 @@ impl Session for TokenSession {
         })
     }
 
-    fn make(&mut self, alg: Alg, id: [u8; 16], name: &str, _: Deadline) -> Result<NewKey, Fault> {
+    fn make(&mut self, alg: Alg, id: [u8; 16], name: &str, by: Deadline) -> Result<NewKey, Fault> {
         let handle = Handle(id.to_vec());
-        let public = if alg == Alg::Aes256Kwp {
-            self.make_wrapping(&handle, name)?
-        } else {
-            let public = self.make_pair(alg, &id, name)?;
-            check_signature(&public, |test| self.sign(alg, &handle, test))?;
-            public
+        let made = self.make_once(alg, &handle, name);
+        let public = match made {
+            // SoftHSM reports a general error to one of two sessions that make or destroy keys at the same moment.
+            // Its session goes on, so that is no reason to call the token unavailable.
+            Err(Fault::Gone(_)) if self.probe().is_ok() => {
+                self.destroy(&handle, by)?;
+                self.make_once(alg, &handle, name)?
+            }
+            made => made?,
         };
         Ok(NewKey { handle, public })
     }
@@ -283,6 +286,15 @@ impl Session for TokenSession {
 }
 
 impl TokenSession {
+    fn make_once(&mut self, alg: Alg, handle: &Handle, name: &str) -> Result<PublicKey, Fault> {
+        if alg == Alg::Aes256Kwp {
+            return self.make_wrapping(handle, name);
+        }
+        let public = self.make_pair(alg, &handle.0, name)?;
+        check_signature(&public, |test| self.sign(alg, handle, test))?;
+        Ok(public)
+    }
+
     pub(super) fn inside<R>(
         &mut self,
         work: impl FnOnce(&Raw, &mut BTreeMap<Vec<u8>, ObjectHandle>) -> Result<R, Fault>,

@@ -11,7 +11,7 @@ use ron_kernel::{
     SharedRandom, Subscriber, Supervisor, ThreadCtx, ThreadSpec, queue,
 };
 use ron_proto::Problem;
-use ron_proto::events::{EventKind, EventPage, ServiceEvent};
+use ron_proto::events::{EventPage, ServiceEvent};
 
 use self::watch::Watch;
 use crate::events::{EVENTS_RING, Event, Events};

@@ -11,6 +11,7 @@ use ron_kernel::{
 use ron_proto::events::{EventPage, Severity};
 
 use super::*;
+use crate::events::EventKind;
 use crate::ready::ReadyBoard;
 
 static TOPOLOGY: Topology = crate::topology! {

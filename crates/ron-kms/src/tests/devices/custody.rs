@@ -234,7 +234,8 @@ fn the_same_operation_twice_at_once_leaves_one_key_in_the_token() {
     });
     assert!(heads == [2, 3] || heads == [3, 2], "{heads:?}");
     signed(&rig.sign_text(&rig.doc(&one.key), b"with the third"));
-    // Keys that no change used are destroyed: the token has one private key per version, and no more.
+    // Keys that no change used are destroyed: the token has one private key per version, and no more. Counted by name:
+    // SoftHSM may leave an object without name and value where it reports a general error.
     let privkeys = || {
         let shown = tool(
             &dir,
@@ -247,7 +248,7 @@ fn the_same_operation_twice_at_once_leaves_one_key_in_the_token() {
                 "privkey",
             ],
         );
-        shown.matches("Private Key Object").count()
+        shown.matches(&one.key.to_string()).count()
     };
     until("what nobody took is gone", || privkeys() == 3);
     rig.stop();
