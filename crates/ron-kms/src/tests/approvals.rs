@@ -1,11 +1,13 @@
 //! Approvals: nothing that needs them is done without as many valid ones as the rule asks for.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use ron_custody::keys::{Input, SecretKey};
 use ron_http::Principal;
-use ron_kernel::{Clock as _, ManualClock, Random as _, SeededRandom};
+use ron_kernel::{DateSource, Dates, GuardedClock, Random as _, SeededRandom, SharedClock};
 use ron_proto::kms::{
     ApprovalRule, Approve, Approver, AskApproval, BackupAnswer, BackupKey, Bytes, DestroyKey,
     KeyDoc, KeyOp, KeyPolicy, KeyState, PayloadPolicy, PolicyRule, PutKeyPolicy, RestoreKey,
@@ -321,43 +323,90 @@ fn a_change_of_the_policy_takes_the_old_approvals_and_voids_what_waits() {
     table.rig.stop();
 }
 
-/// Steps in any order, by anyone under any name, with restarts and jumps of the clock. Whoever holds the issuer's credential has
+/// A machine whose date can be set; its time since boot goes on.
+#[derive(Clone, Debug, Default)]
+struct Machine(Arc<(AtomicI64, AtomicI64)>);
+
+impl DateSource for Machine {
+    fn dates(&self) -> Dates {
+        let (boot, ahead) = &*self.0;
+        let boot = boot.load(Ordering::Relaxed);
+        Dates {
+            boot,
+            wall: 1_700_000_000_000 + boot + ahead.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl Machine {
+    fn pass(&self, s: u64) {
+        self.0.0.fetch_add(s as i64 * 1_000, Ordering::Relaxed);
+    }
+
+    /// Sets the date ahead of the right one, or behind it.
+    fn set_ahead(&self, s: i64) {
+        self.0.1.store(s * 1_000, Ordering::Relaxed);
+    }
+}
+
+/// A request for approvals, as somebody who reads the steps knows it.
+struct Asked {
+    by: &'static str,
+    until: u64,
+    signers: BTreeSet<usize>,
+}
+
+impl Asked {
+    /// The approvals that count.
+    fn count(&self) -> usize {
+        let counts = |signer: &&usize| NAMES[**signer] != self.by && **signer < 3;
+        self.signers.iter().filter(counts).count()
+    }
+}
+
+/// Steps in any order, by anyone under any name, with restarts, and time that passes. Whoever holds the issuer's credential has
 /// every name and every scope, but not the approvers' keys.
 #[test]
 fn no_order_of_steps_destroys_with_fewer_approvals() {
-    let mut destroyed = 0;
-    for seed in 1..=12 {
-        destroyed += u32::from(run(seed));
-    }
+    destroyed_in_some(None);
+}
+
+/// As above, with a date that jumps by up to two days either way, which a start may believe.
+#[test]
+fn no_jump_of_the_date_destroys_with_fewer_approvals() {
+    destroyed_in_some(Some(2 * 86_400));
+}
+
+fn destroyed_in_some(jumps: Option<u64>) {
+    let destroyed = (1..=20).filter(|seed| run(*seed, jumps)).count();
     // The runs reach the end that they are about.
     assert!(destroyed > 0, "no run has destroyed its key");
 }
 
-/// True when the key was destroyed.
-fn run(seed: u64) -> bool {
+/// True when the key was destroyed. `jumps` is how far the date jumps at most, in seconds.
+fn run(seed: u64, jumps: Option<u64>) -> bool {
     println!("seed {seed}");
     let dir = tempfile::tempdir().expect("a directory");
-    let clock = ManualClock::at(1_700_000_000_000);
-    let start = || Rig::start_at(file_settings(dir.path()), None, clock.clone()).expect("starts");
-    let rig = start();
+    let machine = Machine::default();
+    let start = || {
+        let clock = GuardedClock::over(machine.clone(), Duration::from_hours(30 * 24));
+        let clock: SharedClock = Arc::new(clock);
+        let rig = Rig::start_at(file_settings(dir.path()), None, clock.clone());
+        (rig.expect("starts"), clock)
+    };
+    let (rig, mut clock) = start();
     let people = people();
     let key = rig.create("app", Alg::Ed25519, PayloadPolicy::Any, 1).key;
     let mut table = Table { rig, people, key };
-    assert_eq!(
-        table
-            .put("ops", Some(policy(&table.people)), op_id(2))
-            .status,
-        200
-    );
+    let put = table.put("ops", Some(policy(&table.people)), op_id(2));
+    assert_eq!(put.status, 200);
     let random = SeededRandom::new(seed);
     let pick = |below: u64| {
         let mut bytes = [0; 8];
         random.fill(&mut bytes);
         u64::from_le_bytes(bytes) % below
     };
-    // What a reader of the steps knows: for each id who asked, until when, and who has signed.
-    let mut asked: std::collections::BTreeMap<u128, (&str, u64, BTreeSet<usize>)> =
-        std::collections::BTreeMap::new();
+    let mut asked: BTreeMap<u128, Asked> = BTreeMap::new();
     for _ in 0..60 {
         let (n, who) = (10 + u128::from(pick(3)), pick(4) as usize);
         let (id, now) = (op_id(n), clock.unix_ms());
@@ -365,39 +414,44 @@ fn run(seed: u64) -> bool {
         match pick(10) {
             0 | 1 => {
                 if table.ask(by, id).status == 200 {
-                    asked.insert(n, (by, now + 3_600_000, BTreeSet::new()));
+                    let (until, signers) = (now + 3_600_000, BTreeSet::new());
+                    asked.insert(n, Asked { by, until, signers });
                 }
             }
             2..=5 => {
                 let signer = if pick(3) == 0 { pick(4) as usize } else { who };
                 if table.approve(who, signer, id).status == 200 {
                     assert_eq!(who, signer, "seed {seed}: another's key has approved");
-                    asked.get_mut(&n).expect("asked").2.insert(who);
+                    asked.get_mut(&n).expect("asked").signers.insert(who);
                 }
             }
             6 | 7 => {
                 let reply = table.destroy(by, id);
-                let valid = asked
-                    .get(&n)
-                    .filter(|(requester, until, _)| *requester == by && now < *until);
-                let count = valid.map_or(0, |(requester, _, signers)| {
-                    let counts = |one: &&usize| NAMES[**one] != *requester && **one < 3;
-                    signers.iter().filter(counts).count()
-                });
-                assert_eq!(
-                    reply.status == 200,
-                    count >= 2,
-                    "seed {seed}: {count} approvals, {}",
-                    reply.code()
+                let of_caller = asked.get(&n).filter(|asked| asked.by == by);
+                // A request that has lapsed is void even when the date goes back; whether it has is the service's to
+                // know once the date jumps.
+                let live = of_caller.filter(|asked| jumps.is_some() || now < asked.until);
+                let count = live.map_or(0, Asked::count);
+                let (done, code) = (reply.status == 200, reply.code());
+                assert!(
+                    !done || count >= 2,
+                    "seed {seed}: {count} approvals, {code}"
                 );
-                if reply.status == 200 {
+                let refused = !done && count >= 2 && jumps.is_none();
+                assert!(!refused, "seed {seed}: {count} approvals, {code}");
+                if done {
                     return true;
                 }
             }
-            8 => clock.advance(Duration::from_secs(pick(1_500))),
+            8 => {
+                machine.pass(pick(1_500));
+                if let Some(most) = jumps.filter(|_| pick(2) == 0) {
+                    machine.set_ahead(pick(2 * most) as i64 - most as i64);
+                }
+            }
             _ => {
                 table.rig.stop();
-                table.rig = start();
+                (table.rig, clock) = start();
             }
         }
         assert_eq!(table.state(), KeyState::Active, "seed {seed}");
