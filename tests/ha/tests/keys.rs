@@ -16,17 +16,20 @@ use std::time::Duration;
 
 use ron_client::{ClientError, Credential, KmsClient};
 use ron_crypto::hash::sha256;
+use ron_custody::keys::{Input, SecretKey};
 use ron_files::OsDisk;
 use ron_ha::cluster::Cluster;
 use ron_ha::contract::wait_for;
 use ron_ha::processes::Node;
 use ron_ha::services::{Caller, private_dir, put};
 use ron_http::{Call, ClientConfig, HttpClient, Method, Reply};
-use ron_kernel::Deadline;
+use ron_kernel::{Deadline, SeededRandom};
 use ron_kms::{Leaf, Op};
 use ron_proto::kms::{
-    CreateKey, DestroyKey, KeyDoc, KeyState, NotePolicy, PayloadPolicy, RetireKey, RotateLogKey,
-    RotateRequest, SignAnswer, SignBatch, SignItem, SignRequest, SignResult,
+    ApprovalRule, Approve, Approver, AskApproval, Bytes, CreateKey, DestroyKey, KeyDoc, KeyOp,
+    KeyPolicy, KeyState, NotePolicy, PayloadPolicy, PolicyRule, PutKeyPolicy, RetireKey,
+    RotateLogKey, RotateRequest, SignAnswer, SignBatch, SignItem, SignRequest, SignResult,
+    approval_text,
 };
 use ron_proto::{Alg, Kid, OpId};
 use ron_tlog::append::verify_on;
@@ -273,6 +276,7 @@ fn two_nodes_have_the_same_keys() {
     a_batch_repeats_what_was_done(&fleet);
     what_was_done_is_answered_when_the_key_is_out_of_use(&fleet);
     a_key_that_is_out_of_use_signs_nowhere(&fleet);
+    approvals_are_of_both_nodes(&mut fleet);
     a_node_that_was_killed_goes_on(&mut fleet);
     a_database_that_is_away_comes_back(&mut fleet);
     changes_are_made_once_through_crashes_of_the_database(&mut fleet);
@@ -547,6 +551,81 @@ fn a_key_that_is_out_of_use_signs_nowhere(fleet: &Fleet) {
             }
         }
     }
+}
+
+/// What is asked for at one node is approved at both, over a kill of the first, and done once.
+fn approvals_are_of_both_nodes(fleet: &mut Fleet) {
+    let key = fleet.create(0, 25, Alg::Ed25519);
+    let secrets = [1, 2].map(|seed| SecretKey::generate(Alg::Ed25519, &SeededRandom::new(seed)).0);
+    let approvers = std::iter::zip(["alice", "bob"], &secrets).map(|(name, secret)| Approver {
+        name: name.to_owned(),
+        alg: Alg::Ed25519,
+        public_key: Bytes(secret.public().raw().to_vec()),
+    });
+    let governed = KeyOp::ALL.iter().copied().filter(|op| op.is_governed());
+    let policy = KeyPolicy {
+        allow: vec![PolicyRule {
+            ops: governed.collect(),
+            ..PolicyRule::default()
+        }],
+        deny: Vec::new(),
+        approvals: Some(ApprovalRule {
+            needed: 2,
+            ops: vec![KeyOp::Destroy],
+            within: "1h".parse().unwrap(),
+            approvers: approvers.collect(),
+        }),
+    };
+    let put = PutKeyPolicy {
+        policy: Some(policy),
+        op_id: Some(id(2_500)),
+    };
+    fleet.clients[0].put_key_policy(&key, &put, soon()).unwrap();
+    let destroy = DestroyKey {
+        delay: Some("30d".parse().unwrap()),
+        op_id: Some(id(2_501)),
+        ..DestroyKey::default()
+    };
+    let ask = AskApproval {
+        destroy: Some(destroy.clone()),
+        ..AskApproval::default()
+    };
+    fleet.clients[0].ask_approval(&key, &ask, soon()).unwrap();
+    let approve = |fleet: &Fleet, node: usize, name: &str, secret: &SecretKey| {
+        let mut waits = None;
+        wait_for("the node knows what waits", || {
+            let list = fleet.clients[node].approvals(&key, soon());
+            waits = list.ok().and_then(|list| list.requests.into_iter().next());
+            waits.is_some()
+        });
+        let text = approval_text(id(2_501), &waits.unwrap().operation_sha256);
+        let signed = secret.sign(Input::Message(text.as_bytes()), None);
+        let approval = Approve {
+            approver: name.to_owned(),
+            signature: signed[0].signature.clone(),
+        };
+        let approved = fleet.clients[node].approve(&key, id(2_501), &approval, soon());
+        approved.unwrap();
+    };
+    let refused_at_both = |fleet: &Fleet| {
+        for code in at_both(|node| {
+            let refused = fleet.clients[node].destroy(&key, &destroy, soon());
+            refused.unwrap_err().code().map(str::to_owned)
+        }) {
+            assert_eq!(code.as_deref(), Some("approval_missing"));
+        }
+    };
+    refused_at_both(fleet);
+    approve(fleet, 1, "alice", &secrets[0]);
+    refused_at_both(fleet);
+    fleet.nodes[0].kill();
+    fleet.nodes[0].start();
+    approve(fleet, 0, "bob", &secrets[1]);
+    let states = at_both(|node| {
+        let done = fleet.clients[node].destroy(&key, &destroy, soon());
+        done.unwrap().document.state
+    });
+    assert_eq!(states, [KeyState::PendingDestruction; 2]);
 }
 
 fn a_node_that_was_killed_goes_on(fleet: &mut Fleet) {
