@@ -154,7 +154,7 @@ pub fn start(binary: &Path, dir: &Path, more: &str) -> Result<Kms, String> {
     for (tenant, sha256) in TENANTS {
         write!(
             text,
-            "[[auth.principals]]\nname = \"{tenant}\"\ntenant = \"{tenant}\"\nsha256 = \"{sha256}\"\nscopes = [\"kms:create\", \"kms:rotate\", \"kms:sign\", \"kms:verify\"]\n"
+            "[[auth.principals]]\nname = \"{tenant}\"\ntenant = \"{tenant}\"\nsha256 = \"{sha256}\"\nscopes = [\"kms:create\", \"kms:rotate\", \"kms:sign\", \"kms:verify\", \"kms:admin\"]\n"
         )
         .expect("a String takes all");
     }
@@ -185,9 +185,14 @@ pub fn start(binary: &Path, dir: &Path, more: &str) -> Result<Kms, String> {
 
 /// The bytes of a POST by a tenant.
 pub fn post(host: &str, tenant: &str, path: &str, body: &Value) -> Vec<u8> {
+    request("POST", host, tenant, path, body)
+}
+
+/// A request of a tenant's token, in bytes.
+pub fn request(method: &str, host: &str, tenant: &str, path: &str, body: &Value) -> Vec<u8> {
     let bearer = format!("Bearer ron_{tenant}_{ALL_ZEROS}");
     client::request(
-        "POST",
+        method,
         host,
         path,
         &[("Authorization", &bearer)],

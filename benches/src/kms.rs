@@ -10,7 +10,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use crate::client::{self, Maker};
-use crate::fair::{Kms, post, start};
+use crate::fair::{Kms, post, request, start};
 use crate::machine;
 
 #[derive(Args)]
@@ -149,14 +149,31 @@ impl Bench {
         Ok(machine::status(self.kms.child.id(), "VmRSS")? / 1024)
     }
 
-    fn create(&self, alg: &str, backend: &str) -> Result<String, String> {
+    fn create(&self, purpose: &str, alg: &str, backend: &str) -> Result<String, String> {
         let body = json!({
-            "tenant": "quiet", "purpose": "bench", "alg": alg, "backend": backend,
-            "op_id": uuid_of(alg, backend),
+            "tenant": "quiet", "purpose": purpose, "alg": alg, "backend": backend,
+            "op_id": uuid_of([purpose, alg, backend]),
         });
         let made = self.ask("/v1/kms/keys", &body)?;
         let key = made["key"].as_str();
         key.map(str::to_owned).ok_or_else(|| made.to_string())
+    }
+
+    /// A key whose policy is as long as one may expect: the caller's rule is the last of five.
+    fn under_policy(&self) -> Result<String, String> {
+        let key = self.create("policy", "ed25519", "file")?;
+        let others =
+            (1..5).map(|n| json!({"ops": ["sign"], "who": {"principals": [format!("other-{n}")]}}));
+        let mut allow: Vec<Value> = others.collect();
+        allow.push(json!({"ops": ["sign", "policy"], "who": {"principals": ["quiet"]}}));
+        let path = format!("/v1/kms/keys/{key}/policy");
+        let body = json!({"policy": {"allow": allow}});
+        let put = request("PUT", &self.kms.host, "quiet", &path, &body);
+        let (status, text) = client::once(&self.kms.host, &put)?;
+        if status == 200 {
+            return Ok(key);
+        }
+        Err(format!("{path}: {status} {text}"))
     }
 
     fn ask(&self, path: &str, body: &Value) -> Result<Value, String> {
@@ -190,7 +207,7 @@ impl Bench {
     }
 
     fn signatures(&self) -> Result<(), String> {
-        let key = self.create("ed25519", "file")?;
+        let key = self.create("bench", "ed25519", "file")?;
         let one = json!({"key": key, "message": TEXT});
         for clients in [1, 16, MANY] {
             self.row("sign ed25519", clients, 1, self.same("/v1/kms/sign", &one))?;
@@ -205,6 +222,10 @@ impl Bench {
                 post(&host, "quiet", "/v1/kms/sign", &body)
             })
         })?;
+        let key = self.under_policy()?;
+        let one = json!({"key": key, "message": TEXT});
+        let name = "sign ed25519, key with a policy";
+        self.row(name, MANY, 1, self.same("/v1/kms/sign", &one))?;
         let items = vec![json!({"message": TEXT}); BATCH];
         let batch = json!({"key": key, "items": items});
         let name = "signatures in batches of 100";
@@ -218,7 +239,7 @@ impl Bench {
             self.same("/v1/kms/verify", &verify),
         )?;
         for alg in ["ecdsa-p256", "ml-dsa-65"] {
-            let key = self.create(alg, "file")?;
+            let key = self.create("bench", alg, "file")?;
             let one = json!({"key": key, "message": TEXT});
             for clients in [1, 16] {
                 let name = format!("sign {alg}");
@@ -230,7 +251,7 @@ impl Bench {
 
     fn token(&self) -> Result<(), String> {
         for alg in ["ed25519", "ecdsa-p256"] {
-            let key = self.create(alg, "pkcs11")?;
+            let key = self.create("bench", alg, "pkcs11")?;
             let one = json!({"key": key, "message": TEXT});
             for clients in [1, 4, 16] {
                 let name = format!("sign {alg} in the token, through us");
@@ -242,7 +263,8 @@ impl Bench {
 }
 
 /// The same id for the same key, so that a kept directory can be measured again.
-fn uuid_of(alg: &str, backend: &str) -> String {
-    let sum: u64 = alg.bytes().chain(backend.bytes()).map(u64::from).sum();
+fn uuid_of(words: [&str; 3]) -> String {
+    let bytes = words.into_iter().flat_map(str::bytes);
+    let sum: u64 = bytes.map(u64::from).sum();
     format!("01890a5d-ac96-7000-8000-{sum:012x}")
 }
