@@ -1,5 +1,8 @@
 //! Aliases and tags: from the command line, and in caveats on both APIs.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
+
 use ron_http::Method;
 use ron_tests::{Fleet, json, ok};
 use serde_json::{Value, json};
@@ -59,6 +62,16 @@ fn a_passport_for_an_alias_signs_with_its_key_and_nothing_else() {
     assert_eq!(native(&one), signs(&one));
     assert_eq!(native(&two), (403, None));
     assert_eq!([vault("app"), vault("one"), vault("two")], [200, 200, 400]);
+    // So does the command line, which cannot look the alias up with this token.
+    let file = fleet.dir().join("limited.token");
+    std::fs::write(&file, &limited).expect("writes");
+    std::fs::set_permissions(&file, Permissions::from_mode(0o600)).expect("a mode");
+    let file = file.to_str().expect("UTF-8");
+    let sign = |key: &str| {
+        let sign = ["kms", "sign", key, "--message", "hi", "--token-file", file];
+        fleet.ron(&sign).status.success()
+    };
+    assert_eq!([sign("alias/app"), sign(&two)], [true, false]);
     // Other operations are refused, also those that change no key.
     let body = json!({"key": "alias/app", "message": "aGk", "signatures": []});
     assert_eq!(post(&limited, "kms/verify", &body).status, 403);

@@ -100,7 +100,7 @@ enum Large {
 }
 
 impl Message {
-    fn content(&self, kms: &KmsClient, key: &Kid) -> Result<Content, String> {
+    fn content(&self, kms: &KmsClient, key: &KeyRef) -> Result<Content, String> {
         let large = || self.large(kms, key);
         if let Some(text) = &self.message {
             return self.read(text.as_bytes(), text.len() as u64, large);
@@ -118,12 +118,13 @@ impl Message {
     }
 
     /// Asks the KMS what the key may sign of more bytes than a request holds.
-    fn large(&self, kms: &KmsClient, key: &Kid) -> Result<Large, String> {
+    fn large(&self, kms: &KmsClient, key: &KeyRef) -> Result<Large, String> {
         if self.digest {
             return Ok(Large::Digest);
         }
+        let key = named(kms, key)?;
         let scheme = self.scheme.or_else(|| Scheme::usual(key.alg));
-        match explain(kms.key(key, deadline()))?.payload {
+        match explain(kms.key(&key, deadline()))?.payload {
             PayloadPolicy::Prehash => {
                 let hash = scheme.map_or(HashAlg::Sha256, Scheme::hash);
                 Ok(Large::Prehash(hash))
@@ -180,11 +181,11 @@ impl Message {
 }
 
 pub fn sign(kms: &KmsClient, ask: SignArgs, json: bool) -> Result<(), String> {
-    let key = named(kms, &ask.key)?;
-    let request = match ask.what.content(kms, &key)? {
-        Content::Message(bytes) => SignRequest::message(key, bytes),
-        Content::Digest(digest) => SignRequest::digest(key, digest),
-        Content::Prehash(prehash) => SignRequest::prehash(key, prehash),
+    // An alias is sent as it is: a caller who may only sign cannot look it up.
+    let request = match ask.what.content(kms, &ask.key)? {
+        Content::Message(bytes) => SignRequest::message(ask.key, bytes),
+        Content::Digest(digest) => SignRequest::digest(ask.key, digest),
+        Content::Prehash(prehash) => SignRequest::prehash(ask.key, prehash),
     };
     let request = SignRequest {
         version: ask.version,
@@ -254,6 +255,7 @@ pub fn verify(kms: &KmsClient, ask: VerifyArgs, json: bool) -> Result<(), String
     let key = named(kms, &ask.key)?;
     let signatures = ask.signatures(&key)?;
     let (mut message, mut digest, mut prehash) = (None, None, None);
+    let key = KeyRef::Kid(key);
     match ask.what.content(kms, &key)? {
         Content::Message(bytes) => message = Some(Bytes(bytes)),
         Content::Digest(hash) => digest = Some(hash),
@@ -270,7 +272,7 @@ pub fn verify(kms: &KmsClient, ask: VerifyArgs, json: bool) -> Result<(), String
             "pq_only" => VerifyMode::PqOnly,
             _ => VerifyMode::And,
         },
-        key: key.into(),
+        key,
     };
     show::verdict(&explain(kms.verify(&request, deadline()))?, json)
 }
