@@ -31,7 +31,7 @@ pub fn routes(kms: &Arc<Kms>) -> [Route; 5] {
             .returns::<WrappingKeyDoc>(200)
             .errors(&[400, 401, 403, 429, 500, 503, 504]),
         store_route(kms, "/v1/kms/keys/import", need, |call, body: ImportKey| {
-            StoreJob::Import(call, Box::new(body))
+            StoreJob::Import(call, Box::new(body), Purposes::Shared)
         })
         .summary("Import a wrapped key; idempotent by op_id for 24 hours")
         .returns::<KeyDoc>(201),

@@ -174,7 +174,19 @@ fn keys_are_imported_as_vault_and_aws_have_it_and_get_versions() {
         (&shown["imported_key"], &shown["latest_version"]),
         (&json!(true), &json!(1))
     );
-    served.refused("keys/box/import", body);
+    served.refused("keys/box/import", body.clone());
+    // A name is of one key, also when several imports of it arrive at once.
+    let statuses: Vec<u16> = std::thread::scope(|scope| {
+        let import = || {
+            served
+                .vault(Method::POST, "keys/twin/import", body.clone())
+                .0
+        };
+        let all = [(); 4].map(|()| scope.spawn(import));
+        all.map(|one| one.join().expect("no panic")).to_vec()
+    });
+    assert_eq!(statuses.iter().filter(|status| **status == 200).count(), 1);
+    assert_eq!(statuses.iter().filter(|status| **status == 400).count(), 3);
     let outside = ron_crypto::aead::Aead::Aes256Gcm.seal(&[7; 32], &[1; 12], b"", b"x");
     let text = [&[1; 12][..], &outside].concat();
     let text = format!("vault:v1:{}", ron_proto::b64::std(&text));

@@ -16,7 +16,7 @@ use super::{Rig, TestReply, create_request, op_id, principal, signed};
 use crate::attest::verify::{Expect, verify};
 use crate::audit::leaf::{Leaf, OK, Op};
 use crate::audit::verify::LeafCheck;
-use crate::work::StoreJob;
+use crate::work::{Purposes, StoreJob};
 
 fn doc(rig: &Rig, alg: Alg) -> WrappingKeyDoc {
     rig.engine.kms.wrapping.doc(alg).expect("offered").clone()
@@ -56,7 +56,7 @@ pub(super) fn import(rig: &Rig, ask: ImportKey) -> TestReply {
     let (call, waiter) = rig.call_context(&rig.caller);
     rig.engine
         .kms
-        .submit_store(StoreJob::Import(call, Box::new(ask)));
+        .submit_store(StoreJob::Import(call, Box::new(ask), Purposes::Shared));
     Rig::wait(waiter)
 }
 

@@ -146,7 +146,7 @@ pub struct SignJob {
     pub what: Box<dyn Work>,
 }
 
-/// Whether a restored key may have the purpose of another key.
+/// Whether a restored or imported key may have the purpose of another key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purposes {
     Shared,
@@ -163,7 +163,7 @@ pub enum StoreJob {
     /// A change of a key.
     Change(CallContext, Kid, KeyRequest),
     /// `POST /keys/import`.
-    Import(CallContext, Box<ImportKey>),
+    Import(CallContext, Box<ImportKey>, Purposes),
     /// `POST /keys/.../export`.
     Export(CallContext, Kid, Box<ExportKey>),
     /// `POST /keys/.../backup`.
@@ -288,7 +288,7 @@ impl Kms {
             StoreJob::Create(call, _)
             | StoreJob::Adopt(call, _)
             | StoreJob::Change(call, ..)
-            | StoreJob::Import(call, _)
+            | StoreJob::Import(call, _, _)
             | StoreJob::Export(call, ..)
             | StoreJob::Backup(call, ..)
             | StoreJob::Restore(call, ..)

@@ -18,7 +18,7 @@ use super::{
     bad, base64, body, find, form, fresh, json_of, key_for_use, route_shown, unsupported, writes,
 };
 use crate::api::Action;
-use crate::work::{Kms, StoreJob};
+use crate::work::{Kms, Purposes, StoreJob};
 
 /// Purpose of the wrapping keys; no name of this API becomes it.
 const PURPOSE: &str = "transit-wrapping";
@@ -123,7 +123,9 @@ fn import(kms: &Kms, request: &Request) -> Result<Action, Refusal> {
         )?,
         op_id: fresh(kms),
     };
-    Ok(Action::store(|call| StoreJob::Import(call, Box::new(ask))))
+    Ok(Action::store(|call| {
+        StoreJob::Import(call, Box::new(ask), Purposes::Single)
+    }))
 }
 
 fn import_version(kms: &Kms, request: &Request) -> Result<Action, Refusal> {
@@ -144,7 +146,9 @@ fn import_version(kms: &Kms, request: &Request) -> Result<Action, Refusal> {
         )?,
         op_id: fresh(kms),
     };
-    Ok(Action::store(|call| StoreJob::Import(call, Box::new(ask))))
+    Ok(Action::store(|call| {
+        StoreJob::Import(call, Box::new(ask), Purposes::Single)
+    }))
 }
 
 fn wrapping_name(kms: &Kms, request: &Request) -> Result<String, Refusal> {

@@ -153,11 +153,11 @@ impl Lifecycle {
     }
 
     /// Refuses a key whose purpose another one has, or had and is not destroyed yet.
-    fn is_free(&self, wanted: &Kid) -> Result<(), Refusal> {
+    pub(super) fn is_free(&self, wanted: &Kid) -> Result<(), Refusal> {
         let index = self.kms.index.load();
         let mut named = index.of_purpose(&wanted.tenant, wanted.purpose.clone());
         if named.any(|key| key.state != KeyState::Destroyed) {
-            let taken = "a key of this name exists, or is not destroyed yet, and is not overwritten: restore under another name";
+            let taken = "a key of this name exists, or is not destroyed yet, and is not overwritten: take another name";
             return Err(Refusal::new(Cause::BadRequest, taken));
         }
         Ok(())

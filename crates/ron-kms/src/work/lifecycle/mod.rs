@@ -131,7 +131,7 @@ impl Lifecycle {
             StoreJob::Create(call, request) => self.create(call, request),
             StoreJob::Adopt(call, request) => self.adopt(call, request),
             StoreJob::Change(call, kid, request) => self.change_key(call, &kid, request),
-            StoreJob::Import(call, request) => self.import(call, &request),
+            StoreJob::Import(call, request, purposes) => self.import(call, &request, purposes),
             StoreJob::Export(call, kid, request) => self.export(call, &kid, &request),
             StoreJob::Backup(call, kid, request) => self.backup(call, &kid, &request),
             StoreJob::Restore(call, request, purposes) => self.restore(call, &request, purposes),

@@ -17,8 +17,8 @@ use super::plan::{By, Plan, approved};
 use super::{Change, Lifecycle, draft_of, store_down};
 use crate::audit::entry::Logged;
 use crate::audit::leaf::{Draft, Op};
-use crate::work::CallContext;
 use crate::work::key_request::body_hash;
+use crate::work::{CallContext, Purposes};
 
 impl Lifecycle {
     /// The secret bytes of a version, from its sealed record.
@@ -33,7 +33,7 @@ impl Lifecycle {
         })
     }
 
-    pub(super) fn import(&mut self, call: CallContext, ask: &ImportKey) {
+    pub(super) fn import(&mut self, call: CallContext, ask: &ImportKey, purposes: Purposes) {
         let change = Change {
             op: Op::Import,
             op_id: ask.op_id,
@@ -46,6 +46,9 @@ impl Lifecycle {
             id: self.new_uuid(),
         });
         let ordered = self.perform(call, change, &kid, |this, call| {
+            if purposes == Purposes::Single && ask.into.is_none() {
+                this.is_free(&kid)?;
+            }
             this.plan_import(call, ask, &kid).map_err(PlanError::from)
         });
         debug_assert!(
