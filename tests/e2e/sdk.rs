@@ -128,6 +128,7 @@ impl Place {
         ron("rewarder import usage.csv --period 2026-11 --out usage.sealed");
         let policy = policy.display();
         let compute = format!("rewarder compute sdk:1 --snapshot usage.sealed --policy {policy}");
+        ron(&format!("{compute} --data-dir {data} --dry-run"));
         let run = ron(&format!("{compute} --data-dir {data} --json"));
         let run: Value = serde_json::from_str(&run).unwrap();
         assert_eq!(run["state"], "settled", "{run}");

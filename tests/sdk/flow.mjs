@@ -220,4 +220,10 @@ const payout = verifyPayout(await rewarder.proof("sdk:1", "acct:bob"), verifiers
 assert.equal(payout.amount, (await wallet.balance("acct:bob", manifest.asset)).amount);
 assert.equal((await rewarder.explanation("sdk:1", "acct:bob")).paid_minor, String(payout.amount));
 await refused("not_found", () => rewarder.proof("sdk:1", "acct:nobody"));
+const dryRuns = await rewarder.dryRuns("sdk:1");
+const [rehearsal] = dryRuns;
+assert.ok(rehearsal.dryRun && dryRuns.length === 1);
+assert.deepEqual(await rewarder.epoch("sdk:1", rehearsal.runKey), rehearsal);
+assert.equal((await rewarder.explanation("sdk:1", "acct:bob", rehearsal.runKey)).paid_minor, String(payout.amount));
+await refused("not_found", () => rewarder.manifest("sdk:1", `b3:${"0".repeat(64)}`));
 console.log("typescript: everything as expected");

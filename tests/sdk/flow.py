@@ -290,6 +290,11 @@ assert verify_payout(payout, verifiers["manifest_public_key"]).amount == wallet.
 why = rewarder.explanation("sdk:1", "acct:bob")
 assert int(why["paid_minor"]) == verify_payout(payout, verifiers["manifest_public_key"]).amount
 refused("not_found", lambda: rewarder.proof("sdk:1", "acct:nobody"))
+[rehearsal] = rewarder.dry_runs("sdk:1")
+assert rehearsal.dry_run and rewarder.epoch("sdk:1", dry_run=rehearsal.run_key) == rehearsal
+rehearsed = rewarder.explanation("sdk:1", "acct:bob", dry_run=rehearsal.run_key)
+assert rehearsed["paid_minor"] == why["paid_minor"]
+refused("not_found", lambda: rewarder.manifest("sdk:1", dry_run="b3:" + "0" * 64))
 
 (out / "run.json").write_bytes(run)
 (out / "payout.json").write_bytes(payout)

@@ -1,46 +1,63 @@
 /** svc-rewarder: what an epoch paid, and the proofs of it. */
+import type { Answer } from "./http.js";
 import { Fields, Service, segment } from "./service.js";
 
 export interface Epoch {
   readonly epochId: string;
   readonly state: string;
   readonly dryRun: boolean;
+  /** Identifies the run: by its inputs and its policy. */
+  readonly runKey: string;
   /** Present once it is computed. */
   readonly commitment?: string;
   /** Why the run is held, quarantined or failed. */
   readonly reason?: string;
 }
 
-/** Reads of svc-rewarder. The answers of `manifest` and `proof` are the bytes that offline verification takes. */
+const epochOf = (raw: Fields): Epoch => ({
+  epochId: raw.text("epoch_id"),
+  state: raw.text("state"),
+  dryRun: raw.flag("dry_run"),
+  runKey: raw.text("run_key"),
+  ...(raw.has("commitment") ? { commitment: raw.text("commitment") } : {}),
+  ...(raw.has("reason") ? { reason: raw.object("reason").text("detail") } : {}),
+});
+
+/**
+ * Reads of svc-rewarder. The answers of `manifest` and `proof` are the bytes that offline verification takes. `dryRun` is
+ * the run key of a dry run; without it, the live run is read or, while there is none, the newest dry run.
+ */
 export class Rewarder extends Service {
-  async epoch(epochId: string): Promise<Epoch> {
-    const raw = new Fields((await this.read(`/rewarder/epochs/${segment(epochId)}`)).json());
-    return {
-      epochId: raw.text("epoch_id"),
-      state: raw.text("state"),
-      dryRun: raw.flag("dry_run"),
-      ...(raw.has("commitment") ? { commitment: raw.text("commitment") } : {}),
-      ...(raw.has("reason") ? { reason: raw.object("reason").text("detail") } : {}),
-    };
+  #of(epochId: string, what: string, dryRun: string | undefined): Promise<Answer> {
+    return this.read(`/rewarder/epochs/${segment(epochId)}${what}`, { dry_run: dryRun });
+  }
+
+  async epoch(epochId: string, dryRun?: string): Promise<Epoch> {
+    return epochOf(new Fields((await this.#of(epochId, "", dryRun)).json()));
+  }
+
+  /** The dry runs of an epoch that are kept, the newest first. */
+  async dryRuns(epochId: string): Promise<Epoch[]> {
+    return new Fields((await this.#of(epochId, "/dry-runs", undefined)).json()).list("epochs").map(epochOf);
   }
 
   /** The manifest, byte for byte as it is signed. */
-  async manifest(epochId: string): Promise<Uint8Array> {
-    return (await this.read(`/rewarder/epochs/${segment(epochId)}/manifest`)).body;
+  async manifest(epochId: string, dryRun?: string): Promise<Uint8Array> {
+    return (await this.#of(epochId, "/manifest", dryRun)).body;
   }
 
   /** The proof of an account's payout and of the epoch's total, up to the signed manifest. */
-  async proof(epochId: string, account: string): Promise<Uint8Array> {
-    return (await this.read(`/rewarder/epochs/${segment(epochId)}/proof/${segment(account)}`)).body;
+  async proof(epochId: string, account: string, dryRun?: string): Promise<Uint8Array> {
+    return (await this.#of(epochId, `/proof/${segment(account)}`, dryRun)).body;
   }
 
   /** The claim tree of an epoch with claims, which OpenZeppelin's `StandardMerkleTree.load` reads. */
-  async claims(epochId: string): Promise<unknown> {
-    return (await this.read(`/rewarder/epochs/${segment(epochId)}/claims`)).json();
+  async claims(epochId: string, dryRun?: string): Promise<unknown> {
+    return (await this.#of(epochId, "/claims", dryRun)).json();
   }
 
   /** Why the account gets what it gets, as docs/formats/rewarder.md describes it. */
-  async explanation(epochId: string, account: string): Promise<unknown> {
-    return (await this.read(`/rewarder/epochs/${segment(epochId)}/explain/${segment(account)}`)).json();
+  async explanation(epochId: string, account: string, dryRun?: string): Promise<unknown> {
+    return (await this.#of(epochId, `/explain/${segment(account)}`, dryRun)).json();
   }
 }

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from .http import Answer
 from .service import Service, segment, typed
 
 
@@ -11,36 +12,53 @@ class Epoch:
     epoch_id: str
     state: str
     dry_run: bool
+    #: Identifies the run: by its inputs and its policy.
+    run_key: str
     #: Present once it is computed.
     commitment: str | None
     #: Why the run is held, quarantined or failed.
     reason: str | None
 
 
+def _epoch(raw: Any) -> Epoch:
+    return Epoch(
+        epoch_id=raw["epoch_id"], state=raw["state"], dry_run=raw["dry_run"], run_key=raw["run_key"],
+        commitment=raw.get("commitment"), reason=raw["reason"]["detail"] if raw.get("reason") else None,
+    )
+
+
 class Rewarder(Service):
-    """Reads of svc-rewarder. The answers of ``manifest`` and ``proof`` are the bytes that offline verification takes."""
+    """Reads of svc-rewarder. The answers of ``manifest`` and ``proof`` are the bytes that offline verification takes.
 
-    def epoch(self, epoch_id: str) -> Epoch:
-        raw = self._read(f"/rewarder/epochs/{segment(epoch_id)}").json()
-        return typed(lambda: Epoch(
-            epoch_id=raw["epoch_id"], state=raw["state"], dry_run=raw["dry_run"], commitment=raw.get("commitment"),
-            reason=raw["reason"]["detail"] if raw.get("reason") else None,
-        ))
+    ``dry_run`` is the run key of a dry run. Without it, the live run is read or, while there is none, the newest dry run.
+    """
 
-    def manifest(self, epoch_id: str) -> bytes:
+    def _of(self, epoch_id: str, what: str, dry_run: str | None) -> Answer:
+        return self._read(f"/rewarder/epochs/{segment(epoch_id)}{what}", {"dry_run": dry_run})
+
+    def epoch(self, epoch_id: str, *, dry_run: str | None = None) -> Epoch:
+        raw = self._of(epoch_id, "", dry_run).json()
+        return typed(lambda: _epoch(raw))
+
+    def dry_runs(self, epoch_id: str) -> list[Epoch]:
+        """The dry runs of an epoch that are kept, the newest first."""
+        raw = self._of(epoch_id, "/dry-runs", None).json()
+        return typed(lambda: [_epoch(run) for run in raw["epochs"]])
+
+    def manifest(self, epoch_id: str, *, dry_run: str | None = None) -> bytes:
         """The manifest, byte for byte as it is signed."""
-        return self._read(f"/rewarder/epochs/{segment(epoch_id)}/manifest").body
+        return self._of(epoch_id, "/manifest", dry_run).body
 
-    def proof(self, epoch_id: str, account: str) -> bytes:
+    def proof(self, epoch_id: str, account: str, *, dry_run: str | None = None) -> bytes:
         """The proof of an account's payout and of the epoch's total, up to the signed manifest."""
-        return self._read(f"/rewarder/epochs/{segment(epoch_id)}/proof/{segment(account)}").body
+        return self._of(epoch_id, f"/proof/{segment(account)}", dry_run).body
 
-    def claims(self, epoch_id: str) -> dict[str, Any]:
+    def claims(self, epoch_id: str, *, dry_run: str | None = None) -> dict[str, Any]:
         """The claim tree of an epoch with claims, in the form of OpenZeppelin's ``StandardMerkleTree``."""
-        raw: dict[str, Any] = self._read(f"/rewarder/epochs/{segment(epoch_id)}/claims").json()
+        raw: dict[str, Any] = self._of(epoch_id, "/claims", dry_run).json()
         return raw
 
-    def explanation(self, epoch_id: str, account: str) -> dict[str, Any]:
+    def explanation(self, epoch_id: str, account: str, *, dry_run: str | None = None) -> dict[str, Any]:
         """Why the account gets what it gets, as docs/formats/rewarder.md describes it."""
-        raw: dict[str, Any] = self._read(f"/rewarder/epochs/{segment(epoch_id)}/explain/{segment(account)}").json()
+        raw: dict[str, Any] = self._of(epoch_id, f"/explain/{segment(account)}", dry_run).json()
         return raw
