@@ -513,11 +513,12 @@ mod tests {
         r.counter("a_total", "A.").inc();
         r.gauge_fn("depth", "D.", &[("queue", "q")], || 7);
         r.gauge_fn("depth", "D.", &[("queue", "p")], || 8);
+        r.gauge_fn("depth", "D.", &[("queue", "p")], || 2);
         let text = r.render();
         for line in [
             "svc_x_a_total 2",
             "svc_x_depth{queue=\"q\"} 7",
-            "svc_x_depth{queue=\"p\"} 8",
+            "svc_x_depth{queue=\"p\"} 10",
             "# TYPE svc_x_depth gauge",
         ] {
             assert!(text.contains(line), "{line} missing in\n{text}");

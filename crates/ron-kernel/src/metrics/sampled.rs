@@ -57,15 +57,23 @@ impl Collector for Sampled {
         family.set_help(self.0.help.clone());
         family.set_field_type(self.0.kind);
         let rows = self.0.rows.lock();
-        let metrics = rows.iter().map(|(labels, value)| {
+        // Rows with the same labels, as of several queues with one name, are one series: their sum.
+        let mut sums: Vec<(&[(String, String)], f64)> = Vec::new();
+        for (labels, value) in rows.iter() {
+            match sums.iter_mut().find(|(known, _)| known == labels) {
+                Some((_, sum)) => *sum += value(),
+                None => sums.push((labels, value())),
+            }
+        }
+        let metrics = sums.into_iter().map(|(labels, value)| {
             let mut metric = proto::Metric::default();
             if self.0.kind == proto::MetricType::COUNTER {
                 let mut counter = proto::Counter::default();
-                counter.set_value(value());
+                counter.set_value(value);
                 metric.set_counter(counter);
             } else {
                 let mut gauge = proto::Gauge::default();
-                gauge.set_value(value());
+                gauge.set_value(value);
                 metric.set_gauge(gauge);
             }
             let pairs = labels.iter().map(|(k, v)| {
