@@ -65,6 +65,7 @@ fn sign(custody: &Custody, invoice: &[u8]) -> Result<(), Failure> {
         derived: false,
         rotate_every: None,
         op_id: OpId::from_name("the key that signs invoices"),
+        token: None,
     };
     let key = custody.create_key(wanted, deadline)?.key;
     let signed = custody.sign(SignRequest::message(key.clone(), invoice), deadline)?;

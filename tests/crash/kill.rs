@@ -103,6 +103,7 @@ fn journal_key(fleet: &Fleet) -> Kid {
         rotate_every: None,
         backend: None,
         op_id: OpId(uuid::Uuid::from_u128(7)),
+        token: None,
     };
     let made = kms(fleet).create_key(&request, Deadline::within(ron_tests::CALL));
     made.unwrap().key

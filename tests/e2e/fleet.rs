@@ -8,15 +8,8 @@ use std::sync::Arc;
 use ron_tests::tools::{fed, signal};
 use ron_tests::{Fleet, SERVICES, json, ok, ron_on};
 
-/// Threads of features that are not configured here: witnesses of the KMS, a token, a TPM, another
-/// KMS.
-const UNCONFIGURED: [&str; 5] = [
-    "kms-witness",
-    "kms-keep-p11",
-    "kms-keep-tpm",
-    "kms-keep-rem",
-    "kms-attest",
-];
+/// Threads of features that are not configured here: witnesses of the KMS, a TPM, another KMS.
+const UNCONFIGURED: [&str; 4] = ["kms-witness", "kms-keep-tpm", "kms-keep-rem", "kms-attest"];
 
 #[test]
 fn a_data_dir_elsewhere_is_refused_and_a_moved_directory_is_not() {

@@ -141,6 +141,7 @@ impl Signing {
             rotate_every: None,
             backend: None,
             op_id: OpId(uuid::Uuid::from_u64_pair(0, 1)),
+            token: None,
         };
         let made = client.create_key(&request, Deadline::within(Duration::from_secs(10)));
         Self {

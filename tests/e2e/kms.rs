@@ -105,6 +105,7 @@ impl Kms {
             rotate_every: None,
             backend: None,
             op_id: op_id(),
+            token: None,
         };
         self.client(tenant)
             .create_key(&request, soon())

@@ -184,6 +184,7 @@ fn prepare(load: &Load<'_>) -> Kid {
         rotate_every: None,
         backend: None,
         op_id: op_id(1),
+        token: None,
     };
     let made = load
         .kms()

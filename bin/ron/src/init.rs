@@ -472,6 +472,7 @@ fn key(
         op_id: OpId(uuid::Uuid::from_u128(
             0x726f_6e00_0000_7000_8000_0000_0000_0000 + number,
         )),
+        token: None,
     };
     kms.create_key(&request, Deadline::within(WAIT))
         .map_err(fail)

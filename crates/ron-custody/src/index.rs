@@ -7,8 +7,8 @@ use std::sync::{Arc, OnceLock};
 
 use ron_http::Principal;
 use ron_proto::kms::{
-    Bytes, KeyBackend, KeyDoc, KeyOp, KeyState, KeyVersionDoc, PayloadPolicy, Period, RotationDoc,
-    TrimDoc, WaitingDoc,
+    Bytes, KeyDoc, KeyOp, KeyState, KeyVersionDoc, PayloadPolicy, Period, RotationDoc, TrimDoc,
+    WaitingDoc,
 };
 use ron_proto::passport::IssuerPolicy;
 use ron_proto::receipt::LogReceipt;
@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::access::{Access, Facts, refusal};
 use crate::backend::AttestGate;
-use crate::backend::{Attestation, Custody, SecretHalf};
+use crate::backend::{Attestation, BackendId, Custody, SecretHalf};
 use crate::keys::PublicKey;
 use crate::labels::Labels;
 use crate::rights::{may_name, may_use};
@@ -135,7 +135,7 @@ pub struct Key {
     /// The private key of the head, or its handle; `None` once it is destroyed.
     pub secret: Option<Arc<SecretHalf>>,
     /// The backend that holds the key.
-    pub backend: KeyBackend,
+    pub backend: BackendId,
     /// The attestation class of that backend.
     pub attestation: Attestation,
     /// The secret halves of all versions, by number, for keys that unwrap or check MACs; empty for signing keys, whose
@@ -150,7 +150,7 @@ impl Key {
     }
 
     /// The device that holds the key, if one does.
-    pub fn held_by(&self) -> Option<KeyBackend> {
+    pub fn held_by(&self) -> Option<&BackendId> {
         self.secret.as_ref()?.held_by()
     }
 
@@ -256,10 +256,10 @@ impl Key {
                 key.min_wrap,
                 key.min_available,
                 key.head,
-                key.backend,
             )
         };
         of(self) == of(other)
+            && self.backend == other.backend
             && self.payload == other.payload
             && self.access.policy == other.access.policy
             && self.access.grants == other.access.grants
@@ -311,7 +311,8 @@ impl Key {
             }),
             deletion_allowed: self.deletion_allowed,
             state: self.state,
-            backend: self.backend.as_str().to_owned(),
+            backend: self.backend.kind.as_str().to_owned(),
+            token: self.backend.token.clone(),
             attestation: self.attestation.as_str().to_owned(),
             exportable: self.exportable,
             imported: self.imported,
@@ -534,7 +535,7 @@ mod tests {
             min_available: 0,
             trim: None,
             deletion_allowed: false,
-            backend: KeyBackend::File,
+            backend: ron_proto::kms::KeyBackend::File.into(),
             attestation: Attestation::None,
             secrets: BTreeMap::new(),
         }

@@ -2,13 +2,13 @@
 
 use ron_kernel::{Count, Overflow, QueueSpec, Stage, ThreadSpec};
 
-/// Sessions of a PKCS#11 token.
+/// Sessions of the PKCS#11 tokens.
 pub const PKCS11: ThreadSpec = ThreadSpec {
     name: "kms-p11-",
-    count: Count::Pool("pkcs11.sessions"),
+    count: Count::Pool("pkcs11.sessions for each token"),
     stage: Stage::Write,
     critical: false,
-    job: "own a session of the token each and call it; one that hangs is set aside",
+    job: "own a session of a token each and call it; one that hangs is set aside",
 };
 /// The owner of the TPM.
 pub const TPM: ThreadSpec = ThreadSpec {
@@ -18,13 +18,13 @@ pub const TPM: ThreadSpec = ThreadSpec {
     critical: false,
     job: "own the TPM and call it; one that hangs is set aside",
 };
-/// Probes the token and reconnects.
+/// Probe the tokens and reconnect.
 pub const PKCS11_KEEPER: ThreadSpec = ThreadSpec {
-    name: "kms-keep-p11",
-    count: Count::One,
+    name: "kms-keep-p11-",
+    count: Count::Pool("one for each token"),
     stage: Stage::Background,
     critical: false,
-    job: "probe the PKCS#11 token, reconnect with backoff",
+    job: "probe a PKCS#11 token, reconnect with backoff",
 };
 /// Probes the TPM and reconnects.
 pub const TPM_KEEPER: ThreadSpec = ThreadSpec {
@@ -59,12 +59,12 @@ pub const REMOTE_QUEUE: QueueSpec = QueueSpec {
     to: "kms-rem-*",
     when_full: "429 busy",
 };
-/// Calls that wait for a session of the token.
+/// Calls that wait for a session of a token; a queue for each token.
 pub const PKCS11_QUEUE: QueueSpec = QueueSpec {
     name: "pkcs11",
     capacity: 64,
     overflow: Overflow::RejectNew,
-    from: "kms-hp11-*, kms-keep-p11",
+    from: "kms-hp11-*, kms-keep-p11-*",
     to: "kms-p11-*",
     when_full: "429 busy",
 };

@@ -273,7 +273,7 @@ fn check_engine(
                    passphrase";
         problems.push(config.problem(Keys::seal_key_file, why));
     }
-    if devices.tpm.is_some() || devices.pkcs11.is_some() || devices.remote.is_some() {
+    if devices.tpm.is_some() || !devices.pkcs11.is_empty() || devices.remote.is_some() {
         let why = "is set with a device: keys in devices belong to one host";
         problems.push(config.problem(Keys::records_url, why));
     }
@@ -470,5 +470,50 @@ mod tests {
             (memory.backend, memory.seal),
             (KeyBackend::Memory, SealSource::Ephemeral)
         );
+    }
+
+    #[test]
+    fn tokens_have_names_modules_and_pins() {
+        let check = |text: &str, word: Option<&str>| {
+            let file = std::path::Path::new("kms.toml");
+            let text = format!("data_dir = \"/x\"\n{text}");
+            let config = Config::from_toml(&TABLE, file, &text);
+            let got = config.and_then(|config| Settings::from_config(&config));
+            match (word, got) {
+                (None, Ok(_)) => {}
+                (Some(word), Err(problems)) => {
+                    let found = problems.iter().any(|p| p.to_string().contains(word));
+                    assert!(found, "{text}: {problems:?}");
+                }
+                (_, got) => panic!("{text}: {got:?}"),
+            }
+        };
+        const MODULE: &str = "[pkcs11]\nmodule = \"/m.so\"\n";
+        const FIRST: &str = "token = \"ron\"\npin = \"env:PIN\"\n";
+        let block = |name: &str, label: &str| {
+            format!(
+                "[[pkcs11.tokens]]\nname = \"{name}\"\nlabel = \"{label}\"\npin = \"env:PIN\"\n"
+            )
+        };
+        let (old, new) = (block("old", "o"), block("new", "n"));
+        check(&format!("{MODULE}{FIRST}{old}{new}"), None);
+        check(&format!("{MODULE}{old}{new}"), None);
+        check(&format!("{old}module = \"/m.so\"\n"), None);
+        check(MODULE, Some("pkcs11.pin is not set"));
+        check(
+            &format!("{MODULE}token = \"ron\"\n{old}"),
+            Some("pkcs11.pin is not set"),
+        );
+        check(&old, Some("old: module is not set"));
+        check(&format!("{MODULE}{old}{old}"), Some("two tokens `old`"));
+        check(
+            &format!("{MODULE}{FIRST}{}", block("twin", "ron")),
+            Some("one token twice, as pkcs11.token and `twin`"),
+        );
+        check(&format!("{MODULE}{}", block("No", "x")), Some("name"));
+        check(&format!("{MODULE}{}", block("x", "")), Some("label"));
+        let many = (0..9).map(|n| block(&format!("t{n}"), &format!("l{n}")));
+        let many: String = many.collect();
+        check(&format!("{MODULE}{many}"), Some("more than 8 tokens"));
     }
 }

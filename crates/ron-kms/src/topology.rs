@@ -106,13 +106,13 @@ pub const MAKER_JOBS: QueueSpec = QueueSpec {
     to: "kms-maker",
     when_full: "429 busy; a tenant has at most four keys made at a time",
 };
-/// Threads that wait for the PKCS#11 token.
+/// Threads that wait for the PKCS#11 tokens.
 pub const PKCS11_CALLERS: ThreadSpec = ThreadSpec {
     name: "kms-hp11-",
-    count: Count::Pool("pkcs11.sessions + 4"),
+    count: Count::Pool("pkcs11.sessions + 4 for each token"),
     stage: Stage::Work,
     critical: false,
-    job: "jobs of keys in the PKCS#11 token: reserve, check, wait for a session",
+    job: "jobs of keys in one PKCS#11 token: reserve, check, wait for a session",
 };
 /// Threads that wait for the TPM.
 pub const TPM_CALLERS: ThreadSpec = ThreadSpec {
@@ -139,7 +139,7 @@ pub const REMOTE_JOBS: QueueSpec = QueueSpec {
     to: "kms-hrem-*",
     when_full: "429 busy",
 };
-/// Jobs of keys in the token.
+/// Jobs of keys in a token; a queue for each token.
 pub const PKCS11_JOBS: QueueSpec = QueueSpec {
     name: "pkcs11_jobs",
     capacity: 512,

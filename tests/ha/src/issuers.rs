@@ -92,6 +92,7 @@ fn make_key(kms: &KmsClient, number: u8, purpose: &str, payload: PayloadPolicy) 
         rotate_every: None,
         backend: None,
         op_id: op_id.parse().expect("an operation id"),
+        token: None,
     };
     kms.create_key(&request, soon()).expect("a key")
 }

@@ -180,6 +180,7 @@ fn make(client: &KmsClient, number: u128, alg: Alg) -> KeyDoc {
         rotate_every: None,
         backend: None,
         op_id: id(number),
+        token: None,
     };
     client.create_key(&request, soon()).unwrap()
 }

@@ -103,6 +103,7 @@ fn create(number: u128, alg: Alg) -> CreateKey {
         rotate_every: None,
         backend: None,
         op_id: id(number),
+        token: None,
     }
 }
 

@@ -1,5 +1,6 @@
 //! Checks of one service: its configuration, secrets, ports, and devices.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
@@ -371,12 +372,17 @@ fn devices(report: &mut Report, config: &Config) {
     let Ok(keys) = config.read::<ron_custody::backend::DeviceKeys>() else {
         return;
     };
-    if let Some(module) = &keys.pkcs11_module {
+    let of_tokens = keys.pkcs11_tokens.iter();
+    let modules: BTreeSet<&PathBuf> = of_tokens
+        .filter_map(|token| token.module.as_ref())
+        .chain(&keys.pkcs11_module)
+        .collect();
+    for module in modules {
         file(
             report,
             "HSM module",
             module,
-            "install the vendor's library, or correct pkcs11.module",
+            "install the vendor's library, or correct pkcs11.module or module of pkcs11.tokens",
         );
     }
     let tcti = keys.tpm_tcti.as_deref();

@@ -168,6 +168,7 @@ fn successor(kms: &KmsClient, old: &Kid, before: &str, name: &str) -> Result<Kid
         purpose: old.purpose.clone(),
         alg: old.alg,
         backend,
+        token: doc.token,
         payload: PayloadPolicy::Jwt(JwtPolicy {
             iss: name.to_owned(),
             ..policy

@@ -23,7 +23,7 @@ use ron_proto::kms::{
     AdoptKey, AskApproval, CreateKey, DestroyKey, KeyBackend, KeyDoc, KeyList, KeyVersionDoc,
     PayloadPolicy, Period, RetireKey, RotateEvery, RotateRequest, TokenObject, UpdateKey,
 };
-use ron_proto::values::{Alias, KeyRef, TagMatch, TagName, TagValue, ValueError};
+use ron_proto::values::{Alias, KeyRef, TagMatch, TagName, TagValue, TokenName, ValueError};
 use ron_proto::{Alg, Kid, OpId, Purpose, Tenant};
 
 use names::named;
@@ -149,6 +149,9 @@ struct CreateArgs {
     /// absent.
     #[arg(long, value_parser = backend)]
     backend: Option<KeyBackend>,
+    /// Name of the PKCS#11 token that holds the key, where the KMS is configured with several; implies --backend pkcs11.
+    #[arg(long)]
+    token: Option<TokenName>,
     /// Idempotency id: the same id and request makes no second key. Random when absent.
     #[arg(long)]
     op_id: Option<OpId>,
@@ -169,6 +172,9 @@ struct AdoptArgs {
     /// Purpose of the key.
     #[arg(long)]
     purpose: Purpose,
+    /// Name of the token that has the object, where the KMS is configured with several.
+    #[arg(long)]
+    token: Option<TokenName>,
     /// Algorithm of the object: ed25519, ecdsa-p256, ecdsa-p384, RSA or aes256-kwp.
     #[arg(long)]
     alg: Alg,
@@ -337,6 +343,7 @@ pub fn run(args: KmsArgs) -> Result<(), String> {
                 purpose: ask.purpose,
                 alg: ask.alg,
                 object: object.unwrap_or_else(|| TokenObject::Id(ask.id.unwrap_or_default())),
+                token: ask.token,
                 payload: ask.payload,
                 op_id: op_id(ask.op_id),
             };
@@ -491,6 +498,7 @@ fn retire(once: &Once) -> RetireKey {
 }
 
 fn create(kms: &KmsClient, new: CreateArgs, json: bool) -> Result<(), String> {
+    let of_token = new.token.is_some().then_some(KeyBackend::Pkcs11);
     let request = CreateKey {
         tenant: new.tenant,
         purpose: new.purpose,
@@ -499,7 +507,8 @@ fn create(kms: &KmsClient, new: CreateArgs, json: bool) -> Result<(), String> {
         exportable: new.exportable,
         derived: false,
         rotate_every: new.rotate_every,
-        backend: new.backend,
+        backend: new.backend.or(of_token),
+        token: new.token,
         op_id: op_id(new.op_id),
     };
     show::made(&explain(kms.create_key(&request, deadline()))?, json)

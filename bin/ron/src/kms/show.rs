@@ -45,12 +45,20 @@ pub fn list(list: &KeyList, json: bool) -> Result<(), String> {
                 doc.key,
                 doc.head,
                 doc.state.as_str(),
-                doc.backend
+                backend(doc)
             ),
             Listed::Damaged(key) => println!("{}  quarantined  {}", key.key, key.reason),
         }
     }
     Ok(())
+}
+
+/// The backend, and the name of the token if it has one.
+fn backend(doc: &KeyDoc) -> String {
+    match &doc.token {
+        Some(name) => format!("{} token {name}", doc.backend),
+        None => doc.backend.clone(),
+    }
 }
 
 /// Prints one key with its versions.
@@ -83,7 +91,7 @@ fn fields(doc: &KeyDoc) {
     row("payload", doc.payload.kind().to_owned());
     row(
         "backend",
-        format!("{} (attestation: {})", doc.backend, doc.attestation),
+        format!("{} (attestation: {})", backend(doc), doc.attestation),
     );
     row("exportable", doc.exportable.to_string());
     if doc.imported {

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use ron_crypto::secret::SecretBytes;
 use ron_kernel::Deadline;
-use ron_proto::kms::{Bytes, KeyBackend, Scheme, Signature};
+use ron_proto::kms::{Bytes, Scheme, Signature};
 use ron_proto::values::Alg;
 
-use super::{Device, Handle};
+use super::{BackendId, Device, Handle};
 use crate::keys::{Input, PublicKey, SecretKey, shown};
 use crate::{Cause, Refusal};
 
@@ -32,7 +32,7 @@ pub struct DeviceKey {
 
 impl std::fmt::Debug for DeviceKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "DeviceKey({})", self.device.kind().as_str())
+        write!(f, "DeviceKey({})", self.device.id())
     }
 }
 
@@ -45,17 +45,17 @@ impl Custody {
                 Cause::Unsupported,
                 format!(
                     "the key is held by backend `{}`, which does not support this operation",
-                    key.device.kind().as_str()
+                    key.device.id()
                 ),
             )),
         }
     }
 
     /// The device that holds it, if one does.
-    pub fn held_by(&self) -> Option<KeyBackend> {
+    pub fn held_by(&self) -> Option<&BackendId> {
         match self {
             Self::Local(_) => None,
-            Self::Device(key) => Some(key.device.kind()),
+            Self::Device(key) => Some(key.device.id()),
         }
     }
 
@@ -117,7 +117,7 @@ impl DeviceKey {
         if !self.public.verify(input, scheme, &signature) {
             tracing::error!(
                 event = "device_signature_wrong",
-                backend = self.device.kind().as_str()
+                backend = %self.device.id()
             );
             return Err(Refusal::new(
                 Cause::Internal,

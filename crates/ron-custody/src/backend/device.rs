@@ -3,10 +3,10 @@
 use ron_crypto::secret::SecretBytes;
 use ron_kernel::time::{Duration, Instant};
 use ron_kernel::{Deadline, SharedClock};
-use ron_proto::kms::{Bytes, KeyBackend, TokenObject, TpmEvidenceDoc};
+use ron_proto::kms::{Bytes, TokenObject, TpmEvidenceDoc};
 use ron_proto::values::Alg;
 
-use super::{Attestation, Capabilities};
+use super::{Attestation, BackendId, Capabilities};
 use crate::keys::{DeviceInput, PublicKey, envelope};
 use crate::{Cause, Refusal};
 
@@ -66,7 +66,7 @@ pub enum DeviceError {
     /// The device cannot be reached or refuses the login; nothing was done.
     #[error("backend `{backend}` is unavailable: {why}")]
     Unavailable {
-        backend: &'static str,
+        backend: String,
         /// The reason, without secrets.
         why: String,
     },
@@ -143,7 +143,7 @@ pub trait Presence {
 /// A device that holds keys. Its methods block, at most until 50 ms after the deadline, so only threads that may block
 /// call them. The default methods are those of a device that is no longer configured.
 pub trait Device: Send + Sync {
-    fn kind(&self) -> KeyBackend;
+    fn id(&self) -> &BackendId;
 
     fn capabilities(&self) -> Capabilities;
 
@@ -151,17 +151,17 @@ pub trait Device: Send + Sync {
 
     /// Makes a key that cannot leave the device. `name` is the label that the device's tools show.
     fn make(&self, _alg: Alg, _name: &str, _: Deadline) -> Result<NewKey, DeviceError> {
-        Err(not_configured(self.kind()))
+        Err(not_configured(self.id()))
     }
 
     /// Finds a key that is in the device already, and tests it; nothing in the device changes.
     fn adopt(&self, _: Alg, _: &TokenObject, _: Deadline) -> Result<NewKey, DeviceError> {
-        Err(not_configured(self.kind()))
+        Err(not_configured(self.id()))
     }
 
     /// Destroys a key inside the device. A key that is already gone is a success.
     fn destroy(&self, _: &Handle, _: Deadline) -> Result<(), DeviceError> {
-        Err(not_configured(self.kind()))
+        Err(not_configured(self.id()))
     }
 
     /// The raw signature of what [`PublicKey::for_device`] made; ECDSA as `r || s`.
@@ -172,7 +172,7 @@ pub trait Device: Send + Sync {
         _input: &DeviceInput,
         _: Deadline,
     ) -> Result<Vec<u8>, DeviceError> {
-        Err(not_configured(self.kind()))
+        Err(not_configured(self.id()))
     }
 
     /// Wraps bytes under a wrapping key. The format is the device's own; [`Device::unwrap`] reads it.
@@ -183,7 +183,7 @@ pub trait Device: Send + Sync {
         _plaintext: &[u8],
         _: Deadline,
     ) -> Result<Vec<u8>, DeviceError> {
-        Err(not_configured(self.kind()))
+        Err(not_configured(self.id()))
     }
 
     /// Recovers the bytes that [`Device::wrap`] was given.
@@ -194,22 +194,22 @@ pub trait Device: Send + Sync {
         _wrapped: &[u8],
         _: Deadline,
     ) -> Result<SecretBytes, DeviceError> {
-        Err(not_configured(self.kind()))
+        Err(not_configured(self.id()))
     }
 
     /// Reads the device's monotonic counter, after incrementing it if `advance` is set.
     fn counter(&self, _advance: bool, _: Deadline) -> Result<u64, DeviceError> {
-        Err(not_configured(self.kind()))
+        Err(not_configured(self.id()))
     }
 
     /// Seals `secret` into a blob that only this device can unseal.
     fn seal(&self, _secret: &SecretBytes, _: Deadline) -> Result<Vec<u8>, DeviceError> {
-        Err(not_configured(self.kind()))
+        Err(not_configured(self.id()))
     }
 
     /// Recovers the secret that [`Device::seal`] was given.
     fn unseal(&self, _blob: &[u8], _: Deadline) -> Result<SecretBytes, DeviceError> {
-        Err(not_configured(self.kind()))
+        Err(not_configured(self.id()))
     }
 
     /// The device's own evidence for a key, bound to `nonce`; `None` from a device that cannot attest.
@@ -223,9 +223,9 @@ pub trait Device: Send + Sync {
     }
 }
 
-fn not_configured(kind: KeyBackend) -> DeviceError {
+fn not_configured(id: &BackendId) -> DeviceError {
     DeviceError::Unavailable {
-        backend: kind.as_str(),
+        backend: id.to_string(),
         why: "it is no longer configured".into(),
     }
 }
@@ -233,7 +233,7 @@ fn not_configured(kind: KeyBackend) -> DeviceError {
 /// Stands in for a device that holds keys but is no longer configured.
 #[derive(Debug)]
 pub struct Absent {
-    pub kind: KeyBackend,
+    pub id: BackendId,
     pub clock: SharedClock,
     /// When the service started.
     pub since: Instant,
@@ -241,7 +241,7 @@ pub struct Absent {
 
 impl Presence for Absent {
     fn unavailable(&self) -> Option<String> {
-        Some(not_configured(self.kind).to_string())
+        Some(not_configured(&self.id).to_string())
     }
 
     fn silent_for(&self) -> Duration {
@@ -256,8 +256,8 @@ impl Presence for Absent {
 }
 
 impl Device for Absent {
-    fn kind(&self) -> KeyBackend {
-        self.kind
+    fn id(&self) -> &BackendId {
+        &self.id
     }
 
     fn capabilities(&self) -> Capabilities {

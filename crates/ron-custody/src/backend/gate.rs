@@ -3,44 +3,72 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use ron_proto::kms::{KeyBackend, SignAttestation};
+use ron_proto::kms::SignAttestation;
 use ron_proto::values::Timestamp;
 
-use super::Attestation;
+use super::{Attestation, BackendId};
 use crate::{Cause, Refusal};
 
-/// One flag per backend; set by the refresher thread, read by signers.
+/// Whether devices attest; set by the refresher thread, read by signers.
 #[derive(Debug, Default)]
 pub struct AttestGate {
     required: AtomicBool,
-    fresh: [AtomicBool; KeyBackend::ALL.len()],
+    devices: Vec<Attested>,
+}
+
+/// What is known of one device.
+#[derive(Debug)]
+struct Attested {
+    id: BackendId,
+    fresh: AtomicBool,
     /// Time of the last attestation, in Unix milliseconds; 0 for never.
-    confirmed_ms: [AtomicU64; KeyBackend::ALL.len()],
+    confirmed_ms: AtomicU64,
 }
 
 impl AttestGate {
+    /// The gate of these devices, none of which has attested yet.
+    pub fn new(devices: impl IntoIterator<Item = BackendId>) -> Self {
+        let unknown = |id| Attested {
+            id,
+            fresh: AtomicBool::new(false),
+            confirmed_ms: AtomicU64::new(0),
+        };
+        Self {
+            required: AtomicBool::new(false),
+            devices: devices.into_iter().map(unknown).collect(),
+        }
+    }
+
+    fn of(&self, backend: &BackendId) -> Option<&Attested> {
+        self.devices.iter().find(|device| device.id == *backend)
+    }
+
     /// With `required`, the gate is closed while the device does not attest; otherwise it is open.
     pub fn require(&self, required: bool) {
         self.required.store(required, Ordering::SeqCst);
     }
 
     /// Records whether the last attestation succeeded.
-    pub fn set(&self, backend: KeyBackend, fresh: bool) {
-        self.fresh[backend as usize].store(fresh, Ordering::SeqCst);
+    pub fn set(&self, backend: &BackendId, fresh: bool) {
+        if let Some(device) = self.of(backend) {
+            device.fresh.store(fresh, Ordering::SeqCst);
+        }
     }
 
     /// The device attested one of its keys at this time, in Unix milliseconds.
-    pub fn confirm(&self, backend: KeyBackend, now_ms: u64) {
-        self.confirmed_ms[backend as usize].store(now_ms, Ordering::SeqCst);
+    pub fn confirm(&self, backend: &BackendId, now_ms: u64) {
+        if let Some(device) = self.of(backend) {
+            device.confirmed_ms.store(now_ms, Ordering::SeqCst);
+        }
     }
 
     /// The attestation that a signature of this backend's keys states; `None` if the backend does not attest, or has not
     /// yet.
-    pub fn confirmed(&self, backend: KeyBackend, class: Attestation) -> Option<SignAttestation> {
+    pub fn confirmed(&self, backend: &BackendId, class: Attestation) -> Option<SignAttestation> {
         if class == Attestation::None {
             return None;
         }
-        match self.confirmed_ms[backend as usize].load(Ordering::SeqCst) {
+        match self.of(backend)?.confirmed_ms.load(Ordering::SeqCst) {
             0 => None,
             at => Some(SignAttestation {
                 class: class.as_str().to_owned(),
@@ -50,7 +78,7 @@ impl AttestGate {
     }
 
     /// Refuses when a key of this backend may not sign.
-    pub fn check(&self, backend: KeyBackend, class: Attestation) -> Result<(), Refusal> {
+    pub fn check(&self, backend: &BackendId, class: Attestation) -> Result<(), Refusal> {
         if !self.required.load(Ordering::SeqCst) {
             return Ok(());
         }
@@ -60,7 +88,8 @@ impl AttestGate {
                 "attest.require = required: keys of the local store cannot be attested",
             ));
         }
-        if self.fresh[backend as usize].load(Ordering::SeqCst) {
+        let device = self.of(backend);
+        if device.is_some_and(|device| device.fresh.load(Ordering::SeqCst)) {
             return Ok(());
         }
         Err(Refusal {
@@ -75,31 +104,49 @@ impl AttestGate {
 
 #[cfg(test)]
 mod tests {
+    use ron_proto::kms::KeyBackend;
+
     use super::*;
 
     #[test]
     fn a_signature_says_when_its_device_last_attested() {
-        let gate = AttestGate::default();
-        let (tpm, class) = (KeyBackend::Tpm, Attestation::TpmCertify);
-        assert_eq!(gate.confirmed(tpm, class), None, "not yet");
-        gate.confirm(tpm, 5);
-        gate.set(tpm, true);
-        gate.confirm(tpm, 7);
-        let said = gate.confirmed(tpm, class).expect("it has");
+        let (tpm, token) = (BackendId::from(KeyBackend::Tpm), named("a"));
+        let gate = AttestGate::new([tpm.clone(), token.clone()]);
+        let class = Attestation::TpmCertify;
+        assert_eq!(gate.confirmed(&tpm, class), None, "not yet");
+        gate.confirm(&tpm, 5);
+        gate.set(&tpm, true);
+        gate.confirm(&tpm, 7);
+        let said = gate.confirmed(&tpm, class).expect("it has");
         assert_eq!(
             (said.class.as_str(), said.confirmed),
             ("tpm2-certify", Timestamp(7))
         );
-        gate.set(tpm, false);
+        gate.set(&tpm, false);
         assert_eq!(
-            gate.confirmed(tpm, class),
+            gate.confirmed(&tpm, class),
             Some(said),
             "an age, not a promise"
         );
-        assert_eq!(
-            gate.confirmed(KeyBackend::Pkcs11, Attestation::Statement),
-            None
-        );
-        assert_eq!(gate.confirmed(tpm, Attestation::None), None);
+        assert_eq!(gate.confirmed(&token, Attestation::Statement), None);
+        assert_eq!(gate.confirmed(&tpm, Attestation::None), None);
+    }
+
+    #[test]
+    fn each_token_opens_the_gate_for_its_own_keys() {
+        let (a, b) = (named("a"), named("b"));
+        let gate = AttestGate::new([a.clone(), b.clone()]);
+        gate.require(true);
+        gate.set(&a, true);
+        let open = |id: &BackendId| gate.check(id, Attestation::Statement).is_ok();
+        let unnamed = BackendId::from(KeyBackend::Pkcs11);
+        assert_eq!([&a, &b, &unnamed].map(open), [true, false, false]);
+    }
+
+    fn named(token: &str) -> BackendId {
+        BackendId {
+            kind: KeyBackend::Pkcs11,
+            token: Some(token.parse().expect("a name")),
+        }
     }
 }

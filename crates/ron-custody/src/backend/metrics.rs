@@ -32,4 +32,10 @@ impl DeviceMetrics {
             ),
         }
     }
+
+    /// Declares the label value of a device, whose name may come from the configuration.
+    pub fn declare(&self, backend: &str) {
+        self.reconnects.declare([backend]);
+        self.quarantined.declare([backend]);
+    }
 }

@@ -14,9 +14,11 @@
 mod custody;
 mod device;
 mod gate;
+mod id;
 mod metrics;
 mod pkcs11;
 mod pkcs11_adopt;
+mod pkcs11_module;
 mod pkcs11_sign;
 mod pkcs11_wrap;
 mod pooled;
@@ -37,13 +39,14 @@ use std::sync::Arc;
 use ron_kernel::SharedClock;
 use ron_kernel::time::Instant;
 use ron_proto::kms::KeyBackend;
-use ron_proto::values::Alg;
+use ron_proto::values::{Alg, TokenName};
 
 use crate::{Cause, Refusal};
 
 pub use custody::{Custody, DeviceKey};
 pub use device::{Device, DeviceError, Handle, NewKey, Presence, TpmEvidence};
 pub use gate::AttestGate;
+pub use id::BackendId;
 pub use metrics::DeviceMetrics;
 pub use probe::probe_devices;
 pub use secret_half::SecretHalf;
@@ -102,10 +105,10 @@ impl Backends {
     pub fn new(local: KeyBackend, devices: Vec<Arc<dyn Device>>, clock: SharedClock) -> Self {
         Self {
             local,
+            gate: Arc::new(AttestGate::new(devices.iter().map(|d| d.id().clone()))),
             devices: devices.into(),
             started: clock.now(),
             clock,
-            gate: Arc::default(),
         }
     }
 
@@ -123,9 +126,51 @@ impl Backends {
         &self.devices
     }
 
-    /// The device of this kind, if it is configured.
-    pub fn device(&self, kind: KeyBackend) -> Option<&Arc<dyn Device>> {
-        self.devices.iter().find(|device| device.kind() == kind)
+    /// This device, if it is configured.
+    pub fn device(&self, id: &BackendId) -> Option<&Arc<dyn Device>> {
+        self.devices.iter().find(|device| device.id() == id)
+    }
+
+    /// The backend that a request for a new key names. Without the name of a token it is the token that has no name, or the
+    /// only one. [`Backends::check`] refuses a backend that is not configured.
+    pub fn named(&self, kind: KeyBackend, token: Option<&TokenName>) -> Result<BackendId, Refusal> {
+        let id = BackendId {
+            kind,
+            token: token.cloned(),
+        };
+        if kind != KeyBackend::Pkcs11 {
+            return match token {
+                None => Ok(id),
+                Some(_) => Err(Refusal::new(
+                    Cause::BadRequest,
+                    "`token` names a PKCS#11 token: set `backend` to `pkcs11`, or leave `token` out",
+                )),
+            };
+        }
+        let ids = self.devices.iter().map(|device| device.id());
+        let tokens: Vec<&BackendId> = ids.filter(|id| id.kind == kind).collect();
+        if tokens.is_empty() || tokens.contains(&&id) {
+            return Ok(id);
+        }
+        if let (None, [only]) = (token, &tokens[..]) {
+            return Ok((*only).clone());
+        }
+        let names = tokens.iter().filter_map(|id| id.token.as_ref());
+        let names: Vec<String> = names.map(|name| format!("`{name}`")).collect();
+        let unnamed = tokens.iter().any(|id| id.token.is_none());
+        let choice = match (names.is_empty(), unnamed) {
+            (true, _) => "leave `token` out".to_owned(),
+            (false, true) => format!("set `token` to {}, or leave it out", names.join(" or ")),
+            (false, false) => format!("set `token` to {}", names.join(" or ")),
+        };
+        let what = match token {
+            Some(name) => format!("no token `{name}` is configured here"),
+            None => "several tokens are configured here".to_owned(),
+        };
+        Err(Refusal::new(
+            Cause::Unsupported,
+            format!("{what}: {choice}"),
+        ))
     }
 
     /// Takes what a reloaded configuration may change, and has every device probed soon.
@@ -138,10 +183,10 @@ impl Backends {
 
     /// The device that holds a key. For a device that is no longer configured, a stand-in that is always unavailable, so
     /// that its keys still verify.
-    pub fn holder(&self, kind: KeyBackend) -> Arc<dyn Device> {
-        self.device(kind).cloned().unwrap_or_else(|| {
+    pub fn holder(&self, id: &BackendId) -> Arc<dyn Device> {
+        self.device(id).cloned().unwrap_or_else(|| {
             Arc::new(device::Absent {
-                kind,
+                id: id.clone(),
                 clock: self.clock.clone(),
                 since: self.started,
             })
@@ -149,43 +194,39 @@ impl Backends {
     }
 
     /// The capabilities of a backend; `None` when it is not configured.
-    pub fn capabilities(&self, kind: KeyBackend) -> Option<Capabilities> {
-        if kind == self.local {
+    pub fn capabilities(&self, id: &BackendId) -> Option<Capabilities> {
+        if id.kind == self.local {
             return Some(Capabilities {
                 algs: Alg::ALL.to_vec(),
                 attestation: Attestation::None,
                 destroys: true,
             });
         }
-        self.device(kind).map(|device| device.capabilities())
+        self.device(id).map(|device| device.capabilities())
     }
 
-    /// Checks that `kind` is configured and makes keys of `alg`.
-    pub fn check(&self, kind: KeyBackend, alg: Alg) -> Result<(), Refusal> {
+    /// Checks that this backend is configured and makes keys of `alg`.
+    pub fn check(&self, id: &BackendId, alg: Alg) -> Result<(), Refusal> {
         let refuse = |detail: String| Err(Refusal::new(Cause::Unsupported, detail));
-        match self.capabilities(kind) {
-            None => refuse(format!(
-                "backend `{}` is not configured here",
-                kind.as_str()
-            )),
-            Some(can) if !can.algs.contains(&alg) => refuse(format!(
-                "backend `{}` makes no keys of {alg}",
-                kind.as_str()
-            )),
+        match self.capabilities(id) {
+            None => refuse(format!("backend `{id}` is not configured here")),
+            Some(can) if !can.algs.contains(&alg) => {
+                refuse(format!("backend `{id}` makes no keys of {alg}"))
+            }
             Some(_) => Ok(()),
         }
     }
 
     /// The attestation class of keys of this backend.
-    pub fn attestation(&self, kind: KeyBackend) -> Attestation {
-        self.capabilities(kind)
+    pub fn attestation(&self, id: &BackendId) -> Attestation {
+        self.capabilities(id)
             .map_or(Attestation::None, |can| can.attestation)
     }
 }
 
 impl fmt::Debug for Backends {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names = self.devices.iter().map(|d| d.kind().as_str());
+        let names = self.devices.iter().map(|d| d.id().to_string());
         f.debug_list()
             .entry(&self.local.as_str())
             .entries(names)

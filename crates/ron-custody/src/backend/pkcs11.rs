@@ -3,15 +3,15 @@
 //! An object's `CKA_ID` is 16 random bytes and is the handle that the store keeps sealed; its
 //! `CKA_LABEL` is the key's name with its version, for operators. A restart finds objects by id.
 //!
-//! The module is loaded once per process. To use several tokens, run one key service for each, because a
-//! module has one login per process.
+//! A module is loaded once per process and may have several of the configured tokens, each with sessions and a login of its
+//! own ([`super::pkcs11_module`]).
 
 use ron_proto::kms::{KeyBackend, TokenObject};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use cryptoki::context::{CInitializeArgs, CInitializeFlags, Pkcs11};
+use cryptoki::context::Pkcs11;
 use cryptoki::error::{Error, RvError};
 use cryptoki::object::{Attribute, AttributeType, ObjectClass, ObjectHandle};
 use cryptoki::session::{Session as Raw, UserType};
@@ -22,6 +22,7 @@ use ron_kernel::Deadline;
 use ron_proto::values::Alg;
 use ron_service::config::secret_from_env_or_file;
 
+use super::pkcs11_module::{Module, fault};
 use super::session_pool::{Fault, Session, check_signature};
 use super::settings::Pkcs11Settings;
 use super::{Handle, NewKey};
@@ -29,152 +30,109 @@ use crate::keys::{DeviceInput, PublicKey};
 
 /// Maximum object handles that a session caches.
 const OBJECTS_MAX: usize = 4096;
-/// The loaded module, shared by all sessions.
-pub struct Driver {
+/// A configured token, shared by all sessions with it.
+pub struct Token {
     settings: Pkcs11Settings,
-    module: OnceLock<Pkcs11>,
-    /// Number of initialisations of the module. Handles of a session from an earlier one are invalid.
-    epoch: AtomicU64,
-    /// Number of threads inside calls of the module.
-    inside: AtomicUsize,
+    module: Arc<Module>,
+    /// Whether its last login succeeded.
+    in_use: AtomicBool,
 }
 
-/// Guard of a thread inside the module; counted by [`Driver::slot`].
-struct Inside<'a>(&'a AtomicUsize);
-
-impl<'a> Inside<'a> {
-    fn enter(count: &'a AtomicUsize) -> Self {
-        count.fetch_add(1, Ordering::SeqCst);
-        Self(count)
-    }
-}
-
-impl Drop for Inside<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-impl Driver {
-    /// A driver that has not loaded its module yet.
-    pub fn new(settings: Pkcs11Settings) -> Arc<Self> {
-        Arc::new(Self {
-            settings,
-            module: OnceLock::new(),
-            epoch: AtomicU64::new(1),
-            inside: AtomicUsize::new(0),
+/// The tokens of these settings. Those with the same module share it.
+pub fn tokens(settings: &[Pkcs11Settings]) -> Vec<Arc<Token>> {
+    let mut modules: Vec<Arc<Module>> = Vec::new();
+    let mut token = |wanted: &Pkcs11Settings| {
+        let known = modules.iter().find(|module| module.is_at(&wanted.module));
+        let module = known.cloned().unwrap_or_else(|| {
+            modules.push(Arc::new(Module::new(&wanted.module)));
+            modules[modules.len() - 1].clone()
+        });
+        Arc::new(Token {
+            settings: wanted.clone(),
+            module,
+            in_use: AtomicBool::new(false),
         })
+    };
+    settings.iter().map(&mut token).collect()
+}
+
+impl Token {
+    /// The settings that it was made from.
+    pub fn settings(&self) -> &Pkcs11Settings {
+        &self.settings
     }
 
     pub fn connect(self: &Arc<Self>) -> Result<TokenSession, Fault> {
-        let _inside = Inside::enter(&self.inside);
-        let module = self.module()?;
+        let _inside = self.module.enter()?;
+        let session = self.log_in();
+        self.set_in_use(session.is_ok());
+        session
+    }
+
+    fn log_in(self: &Arc<Self>) -> Result<TokenSession, Fault> {
+        let module = self.module.get()?;
         let slot = self.slot(module)?;
         // Not closed when dropped: after the module was initialised again, the handle of an old session may be
         // that of a new one.
         let raw = module.open_rw_session_no_drop(slot).map_err(fault)?;
         let pin = secret_from_env_or_file(&self.settings.pin, &|name| std::env::var(name).ok())
-            .map_err(|why| Fault::Denied(format!("pkcs11.pin: {why}")))?;
+            .map_err(|why| Fault::Denied(format!("pin: {why}")))?;
         let pin = RawAuthPin::new(Box::new(pin.expose().to_vec()));
         match raw.login_with_raw(UserType::User, &pin) {
-            // The login belongs to the process: the first session logs in for all.
+            // The login belongs to the process: the first session logs in for all with this token.
             Ok(()) | Err(Error::Pkcs11(RvError::UserAlreadyLoggedIn, _)) => {}
             Err(error) => return Err(fault(error)),
         }
         Ok(TokenSession {
             raw: Some(raw),
-            epoch: self.epoch.load(Ordering::SeqCst),
-            driver: self.clone(),
+            epoch: self.module.epoch(),
+            token: self.clone(),
             objects: BTreeMap::new(),
         })
     }
 
-    fn module(&self) -> Result<&Pkcs11, Fault> {
-        if let Some(module) = self.module.get() {
-            return Ok(module);
+    fn set_in_use(&self, now: bool) {
+        if self.in_use.swap(now, Ordering::SeqCst) != now {
+            self.module.count_use(now);
         }
-        let path = &self.settings.module;
-        let module = Pkcs11::new(path)
-            .map_err(|e| Fault::Gone(format!("{} cannot be loaded: {e}", path.display())))?;
-        initialize(&module)?;
-        Ok(self.module.get_or_init(|| module))
     }
 
     /// The token's slot. Some modules detect tokens only when they are initialised. So if the token is not found, the
-    /// module is initialised again, unless another thread is inside it.
+    /// module is initialised again, where that disturbs no other token.
     fn slot(&self, module: &Pkcs11) -> Result<Slot, Fault> {
         match self.find_slot(module) {
-            Err(Fault::Gone(_)) if self.inside.load(Ordering::SeqCst) == 1 => {
-                self.epoch.fetch_add(1, Ordering::SeqCst);
-                let _ = module.clone().finalize(); // it may not be initialised
-                initialize(module)?;
-                self.find_slot(module)
+            Err(Fault::Gone(why)) => {
+                self.set_in_use(false);
+                if self.module.initialize_again(module)? {
+                    self.find_slot(module)
+                } else {
+                    Err(Fault::Gone(why))
+                }
             }
             found => found,
         }
     }
 
     fn find_slot(&self, module: &Pkcs11) -> Result<Slot, Fault> {
-        let slots = module.get_slots_with_initialized_token().map_err(fault)?;
         let label = &self.settings.token;
+        let mut why = format!("no token is labelled `{label}`");
         let mut found = Vec::new();
-        for slot in slots {
-            let info = module.get_token_info(slot).map_err(fault)?;
-            if label.is_empty() || info.label() == label {
-                found.push(slot);
+        for slot in module.get_slots_with_token().map_err(fault)? {
+            match module.get_token_info(slot) {
+                Ok(info) if !info.token_initialized() => {}
+                Ok(info) if label.is_empty() || info.label() == label => found.push(slot),
+                Ok(_) => {}
+                // It may be another token that is away, so the others are still searched.
+                Err(error) => why = format!("{why}, and one gives no label: {error}"),
             }
         }
         match found[..] {
             [slot] => Ok(slot),
-            [] => Err(Fault::Gone(format!("no token is labelled `{label}`"))),
+            [] => Err(Fault::Gone(why)),
             _ => Err(Fault::Denied(
-                "several tokens fit: set pkcs11.token to the label of one".into(),
+                "several tokens fit: set pkcs11.token to the label of one, or give each a label of its own".into(),
             )),
         }
-    }
-}
-
-fn initialize(module: &Pkcs11) -> Result<(), Fault> {
-    let how = CInitializeArgs::new(CInitializeFlags::OS_LOCKING_OK);
-    match module.initialize(how) {
-        Ok(()) | Err(Error::Pkcs11(RvError::CryptokiAlreadyInitialized, _)) => Ok(()),
-        Err(error) => Err(fault(error)),
-    }
-}
-
-/// Maps an error of the module to a [`Fault`].
-pub(super) fn fault(error: Error) -> Fault {
-    let why = error.to_string();
-    let Error::Pkcs11(rv, _) = error else {
-        return Fault::Refused(why);
-    };
-    match rv {
-        RvError::PinIncorrect
-        | RvError::PinInvalid
-        | RvError::PinLenRange
-        | RvError::PinExpired
-        | RvError::PinLocked
-        | RvError::UserPinNotInitialized => Fault::Denied(why),
-        RvError::DeviceError
-        | RvError::DeviceRemoved
-        | RvError::TokenNotPresent
-        | RvError::TokenNotRecognized
-        | RvError::SlotIdInvalid
-        | RvError::SessionHandleInvalid
-        | RvError::SessionClosed
-        | RvError::SessionCount
-        | RvError::UserNotLoggedIn
-        | RvError::CryptokiNotInitialized
-        | RvError::GeneralError => Fault::Gone(why),
-        RvError::KeyHandleInvalid
-        | RvError::ObjectHandleInvalid
-        | RvError::WrappingKeyHandleInvalid
-        | RvError::UnwrappingKeyHandleInvalid => Fault::Missing(why),
-        RvError::MechanismInvalid
-        | RvError::FunctionNotSupported
-        | RvError::CurveNotSupported
-        | RvError::DomainParamsInvalid => Fault::Unsupported(why),
-        _ => Fault::Refused(why),
     }
 }
 
@@ -182,16 +140,17 @@ pub(super) fn fault(error: Error) -> Fault {
 pub struct TokenSession {
     raw: Option<Raw>,
     epoch: u64,
-    driver: Arc<Driver>,
+    token: Arc<Token>,
     objects: BTreeMap<Vec<u8>, ObjectHandle>,
 }
 
 impl Drop for TokenSession {
     fn drop(&mut self) {
-        if self.epoch == self.driver.epoch.load(Ordering::SeqCst)
+        let module = &self.token.module;
+        if let Ok(_inside) = module.enter()
+            && self.epoch == module.epoch()
             && let Some(raw) = self.raw.take()
         {
-            let _inside = Inside::enter(&self.driver.inside);
             let _ = raw.close(); // the session may be dead already
         }
     }
@@ -299,8 +258,8 @@ impl TokenSession {
         &mut self,
         work: impl FnOnce(&Raw, &mut BTreeMap<Vec<u8>, ObjectHandle>) -> Result<R, Fault>,
     ) -> Result<R, Fault> {
-        let _inside = Inside::enter(&self.driver.inside);
-        if self.epoch != self.driver.epoch.load(Ordering::SeqCst) {
+        let _inside = self.token.module.enter()?;
+        if self.epoch != self.token.module.epoch() {
             return Err(Fault::Gone("the module was initialised again".into()));
         }
         match &self.raw {
@@ -322,7 +281,7 @@ impl TokenSession {
         Handle(id): &Handle,
         work: impl Fn(&Raw, ObjectHandle) -> Result<R, Fault>,
     ) -> Result<R, Fault> {
-        let driver = self.driver.clone();
+        let token = self.token.clone();
         self.inside(|raw, objects| {
             let remembered = objects.contains_key(id);
             let mut done = find(raw, objects, class, id).and_then(|key| work(raw, key));
@@ -333,7 +292,7 @@ impl TokenSession {
             if matches!(done, Err(Fault::Missing(_))) {
                 objects.remove(id);
                 // A token that was removed has no objects either.
-                driver.find_slot(driver.module()?)?;
+                token.find_slot(token.module.get()?)?;
             }
             done
         })

@@ -4,7 +4,8 @@ use cryptoki::object::{Attribute, AttributeType, ObjectClass};
 use ron_proto::kms::TokenObject;
 use ron_proto::values::Alg;
 
-use super::pkcs11::{TokenSession, fault};
+use super::pkcs11::TokenSession;
+use super::pkcs11_module::fault;
 use super::pkcs11_sign::{ALGS, not_here, read_public};
 use super::session_pool::{Fault, Session as _, TEST_MESSAGE, check_signature, check_unwrapped};
 use super::{Handle, NewKey};

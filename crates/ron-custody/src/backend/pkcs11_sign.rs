@@ -11,7 +11,8 @@ use ron_proto::kms::{HashAlg, Scheme};
 use ron_proto::values::Alg;
 
 use super::Handle;
-use super::pkcs11::{TokenSession, check_protected, fault};
+use super::pkcs11::{TokenSession, check_protected};
+use super::pkcs11_module::fault;
 use super::session_pool::Fault;
 use crate::keys::{DeviceInput, PublicKey, curve_of, padding_of, sha2_of, size_of};
 

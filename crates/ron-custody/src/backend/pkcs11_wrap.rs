@@ -15,7 +15,8 @@ use ron_proto::values::Alg;
 use zeroize::Zeroizing;
 
 use super::Handle;
-use super::pkcs11::{TokenSession, check_protected, fault};
+use super::pkcs11::{TokenSession, check_protected};
+use super::pkcs11_module::fault;
 use super::session_pool::{Fault, Session as _, TEST_MESSAGE, check_unwrapped};
 use crate::keys::PublicKey;
 

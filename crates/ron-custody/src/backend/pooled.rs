@@ -8,7 +8,8 @@ use ron_proto::values::Alg;
 
 use super::session_pool::{Session, SessionPool};
 use super::{
-    Attestation, Capabilities, Device, DeviceError, Handle, NewKey, Presence, TpmEvidence,
+    Attestation, BackendId, Capabilities, Device, DeviceError, Handle, NewKey, Presence,
+    TpmEvidence,
 };
 use crate::keys::DeviceInput;
 
@@ -20,8 +21,8 @@ pub struct PooledDevice<S: Session> {
 }
 
 impl<S: Session> Device for PooledDevice<S> {
-    fn kind(&self) -> KeyBackend {
-        S::KIND
+    fn id(&self) -> &BackendId {
+        self.pool.id()
     }
 
     fn capabilities(&self) -> Capabilities {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use ron_http::HttpClient;
 use ron_service::{Config, client_config};
 
+use super::pkcs11::Token;
 use super::remote::Remote;
 use super::session_pool::{Fault, Session as _};
 use super::settings::{DeviceKeys, DeviceSettings};
@@ -24,16 +25,25 @@ pub fn probe_devices(config: &Config) -> Vec<(String, Result<(), String>)> {
             .map(|problem| ("devices".to_owned(), Err(problem.to_string())))
             .collect();
     }
-    let answers = [pkcs11(&settings), tpm(&settings), remote(config, &settings)];
-    answers.into_iter().flatten().collect()
+    let mut answers = pkcs11(&settings);
+    answers.extend(tpm(&settings));
+    answers.extend(remote(config, &settings));
+    answers
 }
 
 type Answer = Option<(String, Result<(), String>)>;
 
-fn pkcs11(settings: &DeviceSettings) -> Answer {
-    let driver = super::pkcs11::Driver::new(settings.pkcs11.clone()?);
-    let answer = driver.connect().and_then(|mut session| session.probe());
-    Some(("HSM token".into(), answer.map_err(described)))
+fn pkcs11(settings: &DeviceSettings) -> Vec<(String, Result<(), String>)> {
+    let tokens = super::pkcs11::tokens(&settings.pkcs11);
+    let probe = |token: &Arc<Token>| {
+        let answer = token.connect().and_then(|mut session| session.probe());
+        let name = match &token.settings().name {
+            Some(name) => format!("HSM token {name}"),
+            None => "HSM token".into(),
+        };
+        (name, answer.map_err(described))
+    };
+    tokens.iter().map(probe).collect()
 }
 
 #[cfg(feature = "tpm")]

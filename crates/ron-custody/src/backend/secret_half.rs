@@ -3,9 +3,7 @@
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-use ron_proto::kms::KeyBackend;
-
-use super::{Custody, Device};
+use super::{BackendId, Custody, Device};
 use crate::Refusal;
 
 /// Opens the sealed record of a version.
@@ -57,8 +55,8 @@ impl SecretHalf {
     }
 
     /// The backend of that device.
-    pub fn held_by(&self) -> Option<KeyBackend> {
-        self.device().map(Device::kind)
+    pub fn held_by(&self) -> Option<&BackendId> {
+        self.device().map(Device::id)
     }
 
     /// The key or the device's handle. The first call opens the record.

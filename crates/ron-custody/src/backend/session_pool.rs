@@ -19,8 +19,8 @@ use std::time::Duration;
 
 use ron_kernel::time::Instant;
 use ron_kernel::{
-    Backoff, Deadline, HangError, HangPool, HangSpec, SharedClock, Snapshot, Supervisor, ThreadCtx,
-    ThreadSpec,
+    Backoff, Count, Deadline, HangError, HangPool, HangSpec, SharedClock, Snapshot, Supervisor,
+    ThreadCtx, ThreadSpec,
 };
 use ron_service::ReadyBoard;
 
@@ -28,7 +28,7 @@ use ron_crypto::secret::SecretBytes;
 use ron_proto::values::Alg;
 
 use super::metrics::DeviceMetrics;
-use super::{DeviceError, Handle, NewKey, Presence, TpmEvidence};
+use super::{BackendId, DeviceError, Handle, NewKey, Presence, TpmEvidence};
 use crate::keys::DeviceInput;
 use crate::keys::{Input, PublicKey};
 
@@ -162,6 +162,7 @@ pub struct SessionPoolParts {
     /// Queue of calls that wait for a session.
     pub queue: &'static ron_kernel::QueueSpec,
     pub keeper: &'static ThreadSpec,
+    pub id: BackendId,
     pub sessions: usize,
     /// Pause between two probes.
     pub probe_every: Duration,
@@ -203,6 +204,9 @@ struct Inner<S: Session> {
     connect: Arc<Connect<S>>,
     state: State,
     handles: DeviceHandles,
+    id: BackendId,
+    /// The same in metrics and on the readiness board.
+    name: &'static str,
     sessions: usize,
 }
 
@@ -274,7 +278,10 @@ impl<S: Session> SessionPool<S> {
             aside_max: ASIDE_MAX,
             ops: S::OPS,
         };
-        handles.ready.declare(&[S::KIND.as_str()]);
+        // The board knows causes by static names; a device lives as long as its process.
+        let name: &'static str = parts.id.to_string().leak();
+        handles.ready.declare(&[name]);
+        handles.metrics.declare(name);
         let empty = |_: &ThreadCtx| {
             Ok(Seat {
                 session: None,
@@ -296,6 +303,8 @@ impl<S: Session> SessionPool<S> {
                 connected_before: AtomicBool::new(false),
             },
             handles,
+            id: parts.id,
+            name,
             sessions: parts.sessions,
         }));
         pool.export_state();
@@ -303,8 +312,17 @@ impl<S: Session> SessionPool<S> {
         pool.probe_once();
         let keeper = pool.clone();
         let sup = pool.0.handles.sup.clone();
-        sup.spawn(parts.keeper, move |ctx| keeper.keep(ctx));
+        let keep = move |ctx: &ThreadCtx| keeper.keep(ctx);
+        match parts.keeper.count {
+            Count::One => sup.spawn(parts.keeper, keep),
+            Count::Pool(_) => sup.spawn_pool(parts.keeper, 1, keep),
+        }
         pool
+    }
+
+    /// The device that the sessions are with.
+    pub fn id(&self) -> &BackendId {
+        &self.0.id
     }
 
     /// Why the device is unavailable; `None` while it answers.
@@ -321,7 +339,7 @@ impl<S: Session> SessionPool<S> {
         job: impl FnOnce(&mut S) -> Result<R, Fault> + Send + 'static,
     ) -> Result<R, DeviceError> {
         if let Some(why) = self.unavailable_reason() {
-            return Err(Self::unavailable_error(&why));
+            return Err(self.unavailable_error(&why));
         }
         let named = |op: &&&str| op.split_once('_').is_some_and(|(_, name)| name == call);
         let op = S::OPS.iter().find(named);
@@ -377,7 +395,7 @@ impl<S: Session> SessionPool<S> {
                 // One hanging call does not make the device unavailable: other sessions may answer, and the
                 // keeper's probe decides.
                 let quarantined = &inner.handles.metrics.quarantined;
-                quarantined.with_label_values(&[S::KIND.as_str()]).inc();
+                quarantined.with_label_values(&[inner.name]).inc();
                 self.export_state();
                 Err(DeviceError::Hung)
             }
@@ -392,9 +410,9 @@ impl<S: Session> SessionPool<S> {
         self.0.state.seen_ms.store(now, Ordering::Relaxed);
     }
 
-    fn unavailable_error(why: &str) -> DeviceError {
+    fn unavailable_error(&self, why: &str) -> DeviceError {
         DeviceError::Unavailable {
-            backend: S::KIND.as_str(),
+            backend: self.0.name.to_owned(),
             why: why.to_owned(),
         }
     }
@@ -410,16 +428,16 @@ impl<S: Session> SessionPool<S> {
         let was_up = inner.state.down.with(Option::is_none);
         inner.state.down.store(Some(why.into()));
         if was_up {
-            tracing::error!(event = "backend_away", backend = S::KIND.as_str(), why);
+            tracing::error!(event = "backend_away", backend = inner.name, why);
         }
         self.export_state();
-        Self::unavailable_error(why)
+        self.unavailable_error(why)
     }
 
     /// Exports the state to metrics and readiness.
     fn export_state(&self) {
         let inner = &self.0;
-        let backend = S::KIND.as_str();
+        let backend = inner.name;
         let sessions = &inner.handles.metrics.sessions;
         let hanging = inner.threads.hanging().len() as i64;
         let down = inner.state.down.with(Option::is_some);
@@ -486,9 +504,9 @@ impl<S: Session> SessionPool<S> {
                 inner.state.down.store(None);
                 if inner.state.connected_before.swap(true, Ordering::SeqCst) {
                     let reconnects = &inner.handles.metrics.reconnects;
-                    reconnects.with_label_values(&[S::KIND.as_str()]).inc();
+                    reconnects.with_label_values(&[inner.name]).inc();
                 }
-                tracing::info!(event = "backend_up", backend = S::KIND.as_str());
+                tracing::info!(event = "backend_up", backend = inner.name);
             }
             // All sessions are busy. While other calls get answers, that is load and no failure.
             Err(DeviceError::Busy { .. } | DeviceError::Expired) if !self.unresponsive() => {}

@@ -3,10 +3,17 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ron_proto::values::{Purpose, Tenant};
+use ron_proto::kms::KeyBackend;
+use ron_proto::values::{Purpose, Tenant, TokenName};
+use ron_service::config::Blocks;
 use ron_service::{Config, ConfigProblem};
 
+use super::BackendId;
+use super::pkcs11_module::real;
 use super::remote::{Api, RemoteSettings};
+
+/// Maximum number of tokens with a name.
+const TOKENS_MAX: usize = 8;
 
 ron_service::choice! {
     /// Whether keys sign while their device does not attest them.
@@ -14,6 +21,22 @@ ron_service::choice! {
         Never = "never",
         IfAvailable = "if-available",
         Required = "required",
+    }
+}
+
+ron_service::settings! {
+    /// One `[[pkcs11.tokens]]` block: a token beside that of `pkcs11.token`, with a name.
+    pub struct TokenKeys {
+        /// Name of the token in requests and key documents; its keys are found by it, so it cannot change.
+        "name" => name: TokenName;
+        /// Path of its PKCS#11 module. Empty: pkcs11.module.
+        "module" => module: Option<PathBuf>;
+        /// Label of the token.
+        "label" => label: String, range("1", "32");
+        /// The user's PIN of this token, as pkcs11.pin.
+        "pin" => pin: String, range("1", "4096");
+        /// Number of sessions with the token, one thread each.
+        "sessions" => sessions: usize = "4", range("1", "64");
     }
 }
 
@@ -28,6 +51,9 @@ ron_service::settings! {
         "pkcs11.pin" => pkcs11_pin: Option<String>, restart(Devices);
         /// Number of sessions with the token, one thread each.
         "pkcs11.sessions" => pkcs11_sessions: usize = "4", range("1", "64"), restart(Devices);
+        /// Further tokens, at most 8, each with a name that requests give as `token`. With them, pkcs11.pin may be empty: then
+        /// there is no token without a name.
+        "pkcs11.tokens" => pkcs11_tokens: Blocks<TokenKeys>, restart(Devices);
         /// How the TPM is reached: device:/dev/tpmrm0, swtpm:host=127.0.0.1,port=2321, tabrmd:.
         /// Empty: no such backend.
         "tpm.tcti" => tpm_tcti: Option<String>, restart(Devices);
@@ -73,7 +99,7 @@ ron_service::settings! {
 
 #[derive(Clone, Debug)]
 pub struct DeviceSettings {
-    pub pkcs11: Option<Pkcs11Settings>,
+    pub pkcs11: Vec<Pkcs11Settings>,
     pub tpm: Option<TpmSettings>,
     pub remote: Option<RemoteSettings>,
     /// Pause between two probes.
@@ -89,6 +115,8 @@ pub struct DeviceSettings {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pkcs11Settings {
+    /// Its name in requests; the token of `pkcs11.token` has none.
+    pub name: Option<TokenName>,
     pub module: PathBuf,
     /// The token's label, or empty.
     pub token: String,
@@ -127,7 +155,38 @@ impl DeviceSettings {
     }
 }
 
+/// All configured tokens, that without a name first.
 fn pkcs11(
+    config: &Config,
+    keys: &DeviceKeys,
+    problems: &mut Vec<ConfigProblem>,
+) -> Vec<Pkcs11Settings> {
+    let mut tokens: Vec<Pkcs11Settings> = unnamed(config, keys, problems).into_iter().collect();
+    for block in keys.pkcs11_tokens.iter() {
+        let Some(module) = block.module.as_ref().or(keys.pkcs11_module.as_ref()) else {
+            let why = format!(
+                "{}: module is not set, and pkcs11.module neither",
+                block.name
+            );
+            problems.push(config.problem(DeviceKeys::pkcs11_tokens, why));
+            continue;
+        };
+        tokens.push(Pkcs11Settings {
+            name: Some(block.name.clone()),
+            module: module.clone(),
+            token: block.label.clone(),
+            pin: block.pin.clone(),
+            sessions: block.sessions,
+        });
+    }
+    if let Err(why) = check_tokens(&tokens) {
+        problems.push(config.problem(DeviceKeys::pkcs11_tokens, why));
+    }
+    tokens
+}
+
+/// The token of `pkcs11.token`.
+fn unnamed(
     config: &Config,
     keys: &DeviceKeys,
     problems: &mut Vec<ConfigProblem>,
@@ -143,6 +202,10 @@ fn pkcs11(
         return None;
     };
     let Some(pin) = keys.pkcs11_pin.clone() else {
+        // The module of the blocks only.
+        if keys.pkcs11_token.is_none() && !keys.pkcs11_tokens.is_empty() {
+            return None;
+        }
         problems.push(config.problem(
             DeviceKeys::pkcs11_pin,
             "is not set: name the file of the PIN, or env:NAME",
@@ -150,11 +213,60 @@ fn pkcs11(
         return None;
     };
     Some(Pkcs11Settings {
+        name: None,
         module: module.clone(),
         token: keys.pkcs11_token.clone().unwrap_or_default(),
         pin,
         sessions: keys.pkcs11_sessions,
     })
+}
+
+/// Checks that names and tokens differ.
+fn check_tokens(tokens: &[Pkcs11Settings]) -> Result<(), String> {
+    if tokens.iter().filter(|token| token.name.is_some()).count() > TOKENS_MAX {
+        return Err(format!("has more than {TOKENS_MAX} tokens"));
+    }
+    for (at, token) in tokens.iter().enumerate() {
+        for earlier in &tokens[..at] {
+            if earlier.name == token.name {
+                return Err(format!("has two tokens {}", token.shown()));
+            }
+            if real(&earlier.module) != real(&token.module) {
+                continue;
+            }
+            if earlier.token == token.token {
+                return Err(format!(
+                    "has one token twice, as {} and {}: each has a label of its own",
+                    earlier.shown(),
+                    token.shown()
+                ));
+            }
+            if earlier.token.is_empty() {
+                return Err(format!(
+                    "has another token in the module of pkcs11.module, {}: set pkcs11.token to the label of the first one",
+                    token.shown()
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+impl Pkcs11Settings {
+    /// The identity of its keys' backend.
+    pub fn id(&self) -> BackendId {
+        BackendId {
+            kind: KeyBackend::Pkcs11,
+            token: self.name.clone(),
+        }
+    }
+
+    fn shown(&self) -> String {
+        match &self.name {
+            Some(name) => format!("`{name}`"),
+            None => "pkcs11.token".into(),
+        }
+    }
 }
 
 fn tpm(
@@ -251,7 +363,54 @@ fn guarded(url: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::guarded;
+    use super::*;
+
+    fn token(name: &str, module: &str, label: &str) -> Pkcs11Settings {
+        Pkcs11Settings {
+            name: (!name.is_empty()).then(|| name.parse().expect("a name")),
+            module: module.into(),
+            token: label.into(),
+            pin: "env:PIN".into(),
+            sessions: 4,
+        }
+    }
+
+    #[test]
+    fn tokens_differ_in_name_and_in_module_or_label() {
+        let one = token("", "/m.so", "ron");
+        for good in [
+            vec![],
+            vec![token("", "/m.so", "")],
+            vec![one.clone(), token("b", "/m.so", "b")],
+            vec![one.clone(), token("b", "/n.so", "ron")],
+            vec![token("", "/m.so", ""), token("b", "/n.so", "b")],
+        ] {
+            assert_eq!(check_tokens(&good), Ok(()), "{good:?}");
+        }
+        for (bad, why) in [
+            (
+                vec![token("b", "/m.so", "b"), token("b", "/m.so", "c")],
+                "two tokens `b`",
+            ),
+            (
+                vec![one.clone(), token("b", "/m.so", "ron")],
+                "one token twice, as pkcs11.token and `b`",
+            ),
+            (
+                vec![token("", "/m.so", ""), token("b", "/m.so", "b")],
+                "set pkcs11.token to the label",
+            ),
+            (
+                (0..9)
+                    .map(|n| token(&format!("t{n}"), "/m.so", &format!("l{n}")))
+                    .collect(),
+                "more than 8 tokens",
+            ),
+        ] {
+            let got = check_tokens(&bad).expect_err(why);
+            assert!(got.contains(why), "{got}");
+        }
+    }
 
     #[test]
     fn secrets_go_over_guarded_ways_only() {

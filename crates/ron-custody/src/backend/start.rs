@@ -7,6 +7,7 @@ use ron_http::HttpClient;
 use ron_kernel::SharedRandom;
 use ron_proto::values::Alg;
 
+use super::pkcs11::{Token, tokens};
 use super::pooled::PooledDevice;
 use super::remote::{Api, Remote};
 use super::session_pool::{DeviceHandles, SessionPool, SessionPoolParts};
@@ -23,12 +24,9 @@ pub fn start(
     random: &SharedRandom,
     http: &Arc<HttpClient>,
 ) -> Backends {
-    let devices = [
-        pkcs11(settings, handles, random),
-        tpm(settings, handles, random),
-        remote(settings, handles, random, http),
-    ];
-    let devices = devices.into_iter().flatten().collect();
+    let mut devices = pkcs11(settings, handles, random);
+    devices.extend(tpm(settings, handles, random));
+    devices.extend(remote(settings, handles, random, http));
     let backends = Backends::new(local, devices, handles.clock.clone());
     backends.gate().require(settings.attest_required);
     backends
@@ -53,6 +51,7 @@ fn remote(
         threads: &REMOTE,
         queue: &REMOTE_QUEUE,
         keeper: &REMOTE_KEEPER,
+        id: KeyBackend::Remote.into(),
         sessions: wanted.sessions,
         probe_every: settings.probe_every,
     };
@@ -68,25 +67,27 @@ fn pkcs11(
     settings: &DeviceSettings,
     handles: &DeviceHandles,
     random: &SharedRandom,
-) -> Option<Arc<dyn Device>> {
-    let wanted = settings.pkcs11.clone()?;
-    let parts = SessionPoolParts {
-        threads: &PKCS11,
-        queue: &PKCS11_QUEUE,
-        keeper: &PKCS11_KEEPER,
-        sessions: wanted.sessions,
-        probe_every: settings.probe_every,
+) -> Vec<Arc<dyn Device>> {
+    let device = |token: Arc<Token>| -> Arc<dyn Device> {
+        let parts = SessionPoolParts {
+            threads: &PKCS11,
+            queue: &PKCS11_QUEUE,
+            keeper: &PKCS11_KEEPER,
+            id: token.settings().id(),
+            sessions: token.settings().sessions,
+            probe_every: settings.probe_every,
+        };
+        Arc::new(PooledDevice {
+            pool: SessionPool::start(parts, handles.clone(), move || token.connect()),
+            capabilities: Capabilities {
+                algs: [&super::pkcs11_sign::ALGS[..], &[Alg::Aes256Kwp]].concat(),
+                attestation: Attestation::Statement,
+                destroys: true,
+            },
+            random: random.clone(),
+        })
     };
-    let driver = super::pkcs11::Driver::new(wanted);
-    Some(Arc::new(PooledDevice {
-        pool: SessionPool::start(parts, handles.clone(), move || driver.connect()),
-        capabilities: Capabilities {
-            algs: [&super::pkcs11_sign::ALGS[..], &[Alg::Aes256Kwp]].concat(),
-            attestation: Attestation::Statement,
-            destroys: true,
-        },
-        random: random.clone(),
-    }))
+    tokens(&settings.pkcs11).into_iter().map(device).collect()
 }
 
 #[cfg(feature = "tpm")]
@@ -102,6 +103,7 @@ fn tpm(
         threads: &TPM,
         queue: &TPM_QUEUE,
         keeper: &TPM_KEEPER,
+        id: KeyBackend::Tpm.into(),
         sessions: 1,
         probe_every: settings.probe_every,
     };

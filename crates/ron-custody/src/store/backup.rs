@@ -238,7 +238,7 @@ impl KeyStore {
             versions.push(self.seal_version(kid, number, kept.created, secret));
         }
         let facts = &backup.facts;
-        let mut meta = Meta::new(now, self.backends.local(), facts.payload.clone());
+        let mut meta = Meta::new(now, self.backends.local().into(), facts.payload.clone());
         meta.head = backup.head();
         meta.exportable = facts.exportable;
         meta.imported = facts.imported;

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use ron_crypto::secret::SecretBytes;
-use ron_proto::kms::{KeyBackend, PayloadPolicy, TokenObject};
+use ron_proto::kms::{PayloadPolicy, TokenObject};
 use ron_proto::values::{Kid, Timestamp};
 
 use super::KeyStore;
 use super::meta::Meta;
 use super::record::NewVersion;
 use super::seal::RecordName;
-use crate::backend::{Custody, DeviceKey, Handle};
+use crate::backend::{BackendId, Custody, DeviceKey, Handle};
 use crate::keys::{PublicKey, SecretKey};
 use crate::{Cause, Refusal};
 
@@ -19,7 +19,7 @@ use crate::{Cause, Refusal};
 pub struct Order {
     pub kid: Kid,
     pub number: u32,
-    pub backend: KeyBackend,
+    pub backend: BackendId,
     /// The object that is taken in place of a new one.
     pub adopt: Option<TokenObject>,
 }
@@ -102,11 +102,12 @@ impl KeyStore {
     pub fn new_key(
         &self,
         kid: &Kid,
-        backend: KeyBackend,
+        backend: impl Into<BackendId>,
         payload: PayloadPolicy,
         now: Timestamp,
     ) -> Result<Change, PlanError> {
-        let new = self.generate(kid, backend, (1, None), now)?;
+        let backend = backend.into();
+        let new = self.generate(kid, &backend, (1, None), now)?;
         Ok(Change {
             new: Some(new),
             ..Change::of(kid, Meta::new(now, backend, payload))
@@ -117,11 +118,11 @@ impl KeyStore {
     pub fn adopted_key(
         &self,
         kid: &Kid,
-        (backend, object): (KeyBackend, &TokenObject),
+        (backend, object): (BackendId, &TokenObject),
         payload: PayloadPolicy,
         now: Timestamp,
     ) -> Result<Change, PlanError> {
-        let new = self.generate(kid, backend, (1, Some(object)), now)?;
+        let new = self.generate(kid, &backend, (1, Some(object)), now)?;
         let mut meta = Meta::new(now, backend, payload);
         meta.adopted = true;
         Ok(Change {
@@ -140,7 +141,7 @@ impl KeyStore {
     ) -> Change {
         let public = secret.public();
         let new = self.seal_version(kid, 1, now, (Custody::Local(secret), public, raw));
-        let mut meta = Meta::new(now, self.backends.local(), payload);
+        let mut meta = Meta::new(now, self.backends.local().into(), payload);
         meta.imported = true;
         Change {
             new: Some(new),
@@ -185,7 +186,8 @@ impl KeyStore {
         let meta = self.known(kid)?;
         let next = meta.head.checked_add(1);
         let next = next.ok_or_else(|| Refusal::new(Cause::Unsupported, "no version is left"))?;
-        self.generate(kid, meta.backend(self.backends.local()), (next, None), now)
+        let backend = meta.backend(self.backends.local());
+        self.generate(kid, &backend, (next, None), now)
     }
 
     /// The metadata of a key, or the refusal `not_found` or, for damaged metadata, `quarantined`.
@@ -200,7 +202,7 @@ impl KeyStore {
     fn generate(
         &self,
         kid: &Kid,
-        backend: KeyBackend,
+        backend: &BackendId,
         (number, adopt): (u32, Option<&TokenObject>),
         now: Timestamp,
     ) -> Result<NewVersion, PlanError> {
@@ -213,7 +215,7 @@ impl KeyStore {
         let order = Order {
             kid: kid.clone(),
             number,
-            backend,
+            backend: backend.clone(),
             adopt: adopt.cloned(),
         };
         match self.made_key(order)? {

@@ -2,10 +2,11 @@
 
 use ron_proto::jcs;
 use ron_proto::kms::{KeyBackend, KeyState, PayloadPolicy};
-use ron_proto::values::Timestamp;
+use ron_proto::values::{Timestamp, TokenName};
 use serde::{Deserialize, Serialize};
 
 use crate::access::Access;
+use crate::backend::BackendId;
 use crate::index::{Rotation, Trim, Waiting};
 use crate::labels::Labels;
 
@@ -70,6 +71,9 @@ pub struct Meta {
     /// Schedule of automatic rotation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rotation: Option<Rotation>,
+    /// The name of the PKCS#11 token that holds the key; absent for the token that has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<TokenName>,
     /// An ordered destruction of the secrets of old versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trim: Option<Trim>,
@@ -88,11 +92,11 @@ fn is_zero(number: &u32) -> bool {
 
 impl Meta {
     /// The metadata of a new key.
-    pub fn new(created: Timestamp, backend: KeyBackend, payload: PayloadPolicy) -> Self {
+    pub fn new(created: Timestamp, backend: BackendId, payload: PayloadPolicy) -> Self {
         Self {
             access: Access::default(),
             adopted: false,
-            backend: (!backend.is_local()).then_some(backend),
+            backend: (!backend.is_local()).then_some(backend.kind),
             created,
             deletion_allowed: false,
             derived: false,
@@ -110,6 +114,7 @@ impl Meta {
             payload,
             retired: false,
             rotation: None,
+            token: backend.token,
             trim: None,
             uses: Vec::new(),
             waiting: None,
@@ -117,8 +122,16 @@ impl Meta {
     }
 
     /// The backend that holds the key; `local` is the local one.
-    pub fn backend(&self, local: KeyBackend) -> KeyBackend {
-        self.backend.unwrap_or(local)
+    pub fn backend(&self, local: KeyBackend) -> BackendId {
+        self.device().unwrap_or_else(|| local.into())
+    }
+
+    /// The device that holds the key; `None` for local keys.
+    pub fn device(&self) -> Option<BackendId> {
+        self.backend.map(|kind| BackendId {
+            kind,
+            token: self.token.clone(),
+        })
     }
 
     /// Whether a device has its secrets, which a copy of its records is of no use without.

@@ -169,12 +169,12 @@ impl Record {
             } else {
                 self.secrets.clone()
             },
-            backend,
             attestation: if meta.adopted {
                 Attestation::Adopted
             } else {
-                backends.attestation(backend)
+                backends.attestation(&backend)
             },
+            backend,
             versions,
         })
     }
@@ -294,7 +294,7 @@ fn load_keys(
             // Stands in for metadata of which nothing is known; as destroyed, no secret is loaded for it.
             Meta {
                 destroyed: true,
-                ..Meta::new(Timestamp(0), backends.local(), PayloadPolicy::Any)
+                ..Meta::new(Timestamp(0), backends.local().into(), PayloadPolicy::Any)
             }
         } else {
             // Parsed only after its MAC is right, so only bytes that this store has written.
@@ -476,7 +476,7 @@ impl Loader<'_> {
                 sealer: self.sealer.clone(),
                 name: RecordName::of(kid, number, created),
                 public: version.public.clone(),
-                device: meta.backend.map(|kind| self.backends.holder(kind)),
+                device: meta.device().map(|id| self.backends.holder(&id)),
                 record: sealed.into(),
             };
             let secret = SecretHalf::sealed(sealed.device.clone(), move || sealed.open());

@@ -76,7 +76,7 @@ fn tpm_key(
     random: &dyn Random,
     backends: &Backends,
 ) -> Result<Secret32, StoreError> {
-    let tpm = backends.holder(KeyBackend::Tpm);
+    let tpm = backends.holder(&KeyBackend::Tpm.into());
     let failed = |e: DeviceError| StoreError::SealKey(format!("seal.tpm_file: {e}"));
     if new_store && !path.exists() {
         let key = Secret32::generate(random);

@@ -46,7 +46,7 @@ pub fn compare(
             )),
         };
     }
-    let tpm = backends.holder(KeyBackend::Tpm);
+    let tpm = backends.holder(&KeyBackend::Tpm.into());
     let ask = |advance| {
         tpm.counter(advance, Deadline::within(WAIT)).map_err(|e| {
             let why = format!("the TPM's counter cannot be read: {e}; restart the service when the TPM is available");

@@ -364,6 +364,7 @@ pub fn create_request(purpose: &str, alg: Alg, payload: PayloadPolicy, op: u128)
         derived: false,
         rotate_every: None,
         backend: None,
+        token: None,
         op_id: op_id(op),
     }
 }

@@ -46,7 +46,7 @@ fn key_of(secrets: &[Arc<SecretHalf>], versions: &[Arc<Version>]) -> Key {
         head_since: None,
         versions: versions.to_vec(),
         secret: secrets.get(versions.len() - 1).cloned(),
-        backend: KeyBackend::Memory,
+        backend: KeyBackend::Memory.into(),
         attestation: Attestation::None,
         secrets: BTreeMap::new(),
     }

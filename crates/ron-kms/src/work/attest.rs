@@ -143,7 +143,7 @@ impl Kms {
             key: key.kid.clone(),
             version: version.number,
             public_key: Bytes(version.public.raw().to_vec()),
-            backend: key.backend,
+            backend: key.backend.kind,
             adopted: key.attestation == Attestation::Adopted,
             exportable: key.exportable,
             payload: key.payload.clone(),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ron_custody::Refusal;
-use ron_custody::backend::{Backends, DeviceKey, Handle};
+use ron_custody::backend::{BackendId, Backends, DeviceKey, Handle};
 use ron_custody::keys::SecretKey;
 use ron_custody::store::{MadeKey, Order};
 use ron_kernel::{
@@ -32,7 +32,7 @@ const RSA_WAIT: Duration = Duration::from_secs(30);
 
 /// The queue of jobs for the keys of one device.
 pub struct DeviceQueue {
-    pub kind: KeyBackend,
+    pub id: BackendId,
     /// The sending end; the device's threads receive.
     pub tx: Sender<DeviceJob>,
 }
@@ -42,7 +42,7 @@ pub struct DeviceQueueEnd {
     spec: &'static ThreadSpec,
     threads: usize,
     jobs: Receiver<DeviceJob>,
-    kind: KeyBackend,
+    id: BackendId,
 }
 
 const fn rows(kind: KeyBackend) -> (&'static ThreadSpec, &'static QueueSpec) {
@@ -63,16 +63,19 @@ pub fn device_queues(
     let mut queues = Vec::new();
     let mut ends = Vec::new();
     let devices = backends.devices().iter();
-    let devices = devices.map(|device| (device.kind(), device.presence().sessions() + SPARE));
-    for (kind, threads) in devices.chain([(backends.local(), 1)]) {
-        let (spec, row) = rows(kind);
+    let devices = devices.map(|device| {
+        let threads = device.presence().sessions() + SPARE;
+        (device.id().clone(), threads)
+    });
+    for (id, threads) in devices.chain([(backends.local().into(), 1)]) {
+        let (spec, row) = rows(id.kind);
         let (tx, jobs) = queue(row, capacity, km);
-        queues.push(DeviceQueue { kind, tx });
+        queues.push(DeviceQueue { id: id.clone(), tx });
         ends.push(DeviceQueueEnd {
             spec,
             threads,
             jobs,
-            kind,
+            id,
         });
     }
     (queues, ends)
@@ -81,8 +84,8 @@ pub fn device_queues(
 /// Starts the threads that serve the queues.
 pub fn spawn(sup: &Supervisor, kms: &Arc<Kms>, ends: Vec<DeviceQueueEnd>) {
     for end in ends {
-        let (kms, jobs, kind) = (kms.clone(), end.jobs, end.kind);
-        let run = move |ctx: &ThreadCtx| each_job(&jobs, ctx, |job| kms.device_job(kind, job));
+        let (kms, jobs, id) = (kms.clone(), end.jobs, end.id);
+        let run = move |ctx: &ThreadCtx| each_job(&jobs, ctx, |job| kms.device_job(&id, job));
         match end.spec.count {
             Count::One => sup.spawn(end.spec, run),
             Count::Pool(_) => sup.spawn_pool(end.spec, end.threads, run),
@@ -95,27 +98,27 @@ impl Kms {
     /// keys, with a leaf.
     pub(super) fn queue_for(&self, what: &dyn Work) -> Result<Option<&Sender<DeviceJob>>, Refusal> {
         let holder = what.holder(&self.index.load())?;
-        Ok(holder.and_then(|kind| self.device_queue(kind)))
+        Ok(holder.and_then(|id| self.device_queue(&id)))
     }
 
-    /// The queue of the configured device of this kind, or of the maker of local keys.
-    pub(super) fn device_queue(&self, kind: KeyBackend) -> Option<&Sender<DeviceJob>> {
-        let found = self.device_queues.iter().find(|queue| queue.kind == kind);
+    /// The queue of a configured device, or of the maker of local keys.
+    pub(super) fn device_queue(&self, id: &BackendId) -> Option<&Sender<DeviceJob>> {
+        let found = self.device_queues.iter().find(|queue| queue.id == *id);
         found.map(|queue| &queue.tx)
     }
 
-    fn device_job(&self, kind: KeyBackend, job: DeviceJob) {
+    fn device_job(&self, id: &BackendId, job: DeviceJob) {
         match job {
             DeviceJob::Use(job) => self.sign_job(*job),
             DeviceJob::Make(order, waiting) => self.make(order, *waiting),
             DeviceJob::Destroy(kid, handles) => {
-                let done = self.destroy_in_device(kind, &handles);
+                let done = self.destroy_in_device(id, &handles);
                 self.submit_store(StoreJob::KeyDestroyed(kid, done));
             }
             DeviceJob::Discard(key) => {
                 let until = Deadline::within(MAKE_WAIT);
                 if let Err(error) = key.device.destroy(&key.handle, until) {
-                    tracing::warn!(event = "orphan_key_left", backend = kind.as_str(), %error);
+                    tracing::warn!(event = "orphan_key_left", backend = %id, %error);
                 }
             }
         }
@@ -137,7 +140,7 @@ impl Kms {
     }
 
     fn make_in_device(&self, order: &Order, deadline: Deadline) -> Result<MadeKey, Refusal> {
-        let device = self.backends.holder(order.backend);
+        let device = self.backends.holder(&order.backend);
         let alg = order.kid.alg;
         let longest = if alg.is_rsa() { RSA_WAIT } else { MAKE_WAIT };
         let until = deadline.earlier(Deadline::within(longest));
@@ -154,8 +157,8 @@ impl Kms {
         }))
     }
 
-    fn destroy_in_device(&self, kind: KeyBackend, handles: &[Handle]) -> Result<(), Refusal> {
-        let device = self.backends.holder(kind);
+    fn destroy_in_device(&self, id: &BackendId, handles: &[Handle]) -> Result<(), Refusal> {
+        let device = self.backends.holder(id);
         // Ends at the first failure. Destroying a version that is already gone succeeds, so a retry starts over.
         for handle in handles {
             device.destroy(handle, Deadline::within(MAKE_WAIT))?;
@@ -165,12 +168,12 @@ impl Kms {
 
     /// Has a device destroy a key that no change uses. A failure leaves an orphan in the device and is logged.
     pub(super) fn discard(&self, key: DeviceKey) {
-        let kind = key.device.kind();
+        let id = key.device.id().clone();
         let sent = self
-            .device_queue(kind)
+            .device_queue(&id)
             .is_some_and(|tx| tx.try_send(DeviceJob::Discard(key)).is_ok());
         if !sent {
-            tracing::warn!(event = "orphan_key_left", backend = kind.as_str());
+            tracing::warn!(event = "orphan_key_left", backend = %id);
         }
     }
 }

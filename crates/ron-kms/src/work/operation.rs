@@ -12,13 +12,14 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use ron_custody::backend::BackendId;
 use ron_custody::index::{Key, KeyIndex};
 use ron_custody::keys::note;
 use ron_custody::rights::may_do;
 use ron_custody::{Cause, Refusal};
 use ron_http::{Principal, Response};
 use ron_kernel::{Credit, Deadline};
-use ron_proto::kms::{KeyBackend, KeyOp};
+use ron_proto::kms::KeyOp;
 use ron_proto::values::{Alias, Kid, OpId, Timestamp};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -169,7 +170,7 @@ pub trait Work: Send {
 
     /// The device that holds the keys; `None` for local and for unknown keys. A batch that needs two devices is refused,
     /// because one thread would wait for both.
-    fn holder(&self, index: &KeyIndex) -> Result<Option<KeyBackend>, Refusal>;
+    fn holder(&self, index: &KeyIndex) -> Result<Option<BackendId>, Refusal>;
 
     /// Takes the operations through the pipeline. `credits` is the room for their leaves, if it is reserved already.
     fn run(
@@ -248,15 +249,15 @@ where
         self.tasks.iter().map(one).sum()
     }
 
-    fn holder(&self, index: &KeyIndex) -> Result<Option<KeyBackend>, Refusal> {
+    fn holder(&self, index: &KeyIndex) -> Result<Option<BackendId>, Refusal> {
         let keys = self.tasks.iter().flatten().flat_map(keys_of);
-        let mut kinds = keys.filter_map(|(kid, _)| index.keys.get(kid.kid()?)?.held_by());
-        let first = kinds.next();
-        if kinds.any(|kind| Some(kind) != first) {
+        let mut ids = keys.filter_map(|(kid, _)| index.keys.get(kid.kid()?)?.held_by());
+        let first = ids.next();
+        if ids.any(|id| Some(id) != first) {
             let detail = "a request may use the keys of one device only; send two";
             return Err(Refusal::new(Cause::Unsupported, detail));
         }
-        Ok(first)
+        Ok(first.cloned())
     }
 
     fn run(

@@ -61,11 +61,11 @@ impl Refresher {
             let gate = self.kms.backends.gate();
             if fresh {
                 // Before the gate opens: signatures made after that state this time.
-                gate.confirm(device.kind(), self.kms.clock.unix_ms());
+                gate.confirm(device.id(), self.kms.clock.unix_ms());
             }
-            gate.set(device.kind(), fresh);
+            gate.set(device.id(), fresh);
             if let Some(Err(why)) = attested {
-                failed.push(format!("{}: {why}", device.kind().as_str()));
+                failed.push(format!("{}: {why}", device.id()));
             }
             all &= fresh;
         }
@@ -81,7 +81,7 @@ impl Refresher {
     fn attest_one(&self, device: &dyn Device) -> Option<Result<(), String>> {
         let index = self.kms.index.load();
         let mut keys = index.keys.values();
-        let key = keys.find(|key| key.held_by() == Some(device.kind()))?;
+        let key = keys.find(|key| key.held_by() == Some(device.id()))?;
         let held = match key.secret.as_ref()?.open() {
             Ok(Custody::Device(held)) => held,
             Ok(Custody::Local(_)) => return None,

@@ -135,7 +135,7 @@ impl Operation for SignTask {
         let scheme = payload.scheme(key.kid.alg, self.scheme)?;
         // Number, public key and private key of the head all come from this one snapshot.
         let (head, secret) = key.signing(self.version)?;
-        at.index.gate.check(key.backend, key.attestation)?;
+        at.index.gate.check(&key.backend, key.attestation)?;
         draft.version = Some(head.number);
         let about = Head {
             alg: key.kid.alg,
@@ -159,7 +159,7 @@ impl Operation for SignTask {
             key: key.kid.clone(),
             version: head.number,
             signatures,
-            attestation: at.index.gate.confirmed(key.backend, key.attestation),
+            attestation: at.index.gate.confirmed(&key.backend, key.attestation),
         })
     }
 }

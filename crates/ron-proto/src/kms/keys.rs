@@ -7,7 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{Bytes, PayloadPolicy, RotateEvery, RotationDoc, TrimDoc, WaitingDoc};
 use crate::receipt::LogReceipt;
-use crate::values::{Alg, Alias, Kid, OpId, Purpose, TagName, TagValue, Tenant, Timestamp};
+use crate::values::{
+    Alg, Alias, Kid, OpId, Purpose, TagName, TagValue, Tenant, Timestamp, TokenName,
+};
 
 /// `POST /keys`: create a key.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
@@ -22,6 +24,10 @@ pub struct CreateKey {
     /// Backend that creates and keeps all versions of the key; the service's own store when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend: Option<KeyBackend>,
+    /// Name of the PKCS#11 token, where `backend` is `pkcs11` and several tokens are configured. The token without a name, or the
+    /// only one, when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<TokenName>,
     /// What the key may sign; `any` when absent.
     #[serde(default)]
     pub payload: PayloadPolicy,
@@ -51,6 +57,9 @@ pub struct AdoptKey {
     pub alg: Alg,
     /// The object: its private key, and its public key under the same `CKA_ID`; or its AES key.
     pub object: TokenObject,
+    /// Name of the token, where several are configured. The token without a name, or the only one, when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<TokenName>,
     /// What the key may sign; `any` when absent.
     #[serde(default)]
     pub payload: PayloadPolicy,
@@ -198,6 +207,9 @@ pub struct KeyDoc {
     pub state: KeyState,
     /// Backend that keeps the key: a name of [`KeyBackend`].
     pub backend: String,
+    /// Name of the PKCS#11 token that keeps the key; absent for a token that has no name in the configuration.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<TokenName>,
     /// What can be proven about where the key is kept: `none` for keys of the service's own store,
     /// `statement` for a PKCS#11 token, `adopted` for an object of a token that others made,
     /// `tpm2-certify` for a TPM.

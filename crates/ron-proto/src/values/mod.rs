@@ -18,7 +18,7 @@ pub use key_ref::{KeyRef, TagMatch};
 pub use kid::{Alg, Kid, KidVersion};
 pub use text::{
     Account, Alias, Asset, EpochId, IdemKey, OpId, Purpose, RequestId, TagName, TagValue, Tenant,
-    is_control,
+    TokenName, is_control,
 };
 pub use time::Timestamp;
 

@@ -155,6 +155,10 @@ name!(
     |byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b':' | b'-')
 );
 name!(
+    /// Name of a PKCS#11 token in the configuration of a key service: 1 to 32 of `[a-z0-9._-]`.
+    TokenName, "token name", 32, "[a-z0-9._-]", lower_name
+);
+name!(
     /// Id of a reward period: 1 to 64 of `[A-Za-z0-9:._-]`.
     EpochId, "epoch id", 64, "[A-Za-z0-9:._-]",
     |byte| byte.is_ascii_alphanumeric() || matches!(byte, b':' | b'.' | b'_' | b'-')

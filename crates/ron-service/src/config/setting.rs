@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use ron_auth::PqRule;
 use ron_proto::ledger::PrincipalName;
-use ron_proto::values::{Kid, Purpose, Tenant};
+use ron_proto::values::{Kid, Purpose, Tenant, TokenName};
 use ron_proto::{Amount, Timestamp};
 
 use super::key::{Key, Kind, Reload};
@@ -181,6 +181,7 @@ parsed! {
     Tenant, "name";
     Purpose, "name";
     Timestamp, "time";
+    TokenName, "name";
 }
 
 fn parse<T: FromStr<Err: Display>>(text: &str) -> Result<T, String> {

@@ -85,6 +85,7 @@ pub fn new_key(number: u128) -> CreateKey {
         rotate_every: None,
         backend: None,
         op_id: OpId(Uuid::from_u128(number)),
+        token: None,
     }
 }
 

@@ -175,6 +175,7 @@ impl Keys {
                 rotate_every: None,
                 backend: None,
                 op_id: op_id(u64::from(number)),
+                token: None,
             };
             let made = kms.create_key(&request, Deadline::within(CALL));
             made.unwrap_or_else(|error| panic!("the key {purpose}: {error}"))

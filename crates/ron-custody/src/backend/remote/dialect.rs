@@ -73,6 +73,7 @@ impl Dialect {
                     derived: false,
                     rotate_every: None,
                     backend: None,
+                    token: None,
                     op_id: op_id("make", name),
                 };
                 let path = "/v1/kms/keys";

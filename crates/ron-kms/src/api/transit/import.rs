@@ -70,6 +70,7 @@ fn wrapping_key(kms: &Kms, request: &Request) -> Result<Action, Refusal> {
         exportable: false,
         derived: false,
         rotate_every: None,
+        token: None,
         op_id: op_id(tenant.as_str(), "\0wrapping", keys.len()),
     });
     Ok(Action::store(|call| StoreJob::Create(call, body)))

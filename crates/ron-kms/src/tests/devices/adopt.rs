@@ -11,16 +11,24 @@ use crate::attest::verify::{Expect, verify};
 use crate::work::StoreJob;
 use crate::work::key_request::KeyRequest;
 
-fn adopt(rig: &Rig, alg: Alg, object: TokenObject, op: u128) -> TestReply {
-    let (call, waiter) = rig.call_context(&rig.caller);
-    let ask = AdoptKey {
+pub(super) fn request(alg: Alg, object: TokenObject, op: u128) -> AdoptKey {
+    AdoptKey {
         tenant: "ron".parse().expect("a tenant"),
         purpose: "old".parse().expect("a purpose"),
         alg,
         object,
+        token: None,
         payload: PayloadPolicy::Any,
         op_id: op_id(op),
-    };
+    }
+}
+
+fn adopt(rig: &Rig, alg: Alg, object: TokenObject, op: u128) -> TestReply {
+    adopted(rig, request(alg, object, op))
+}
+
+pub(super) fn adopted(rig: &Rig, ask: AdoptKey) -> TestReply {
+    let (call, waiter) = rig.call_context(&rig.caller);
     rig.engine
         .kms
         .submit_store(StoreJob::Adopt(call, Box::new(ask)));

@@ -15,6 +15,7 @@ mod softhsm;
 mod swtpm;
 #[cfg(feature = "tpm")]
 mod swtpm_counter;
+mod tokens;
 
 use std::path::Path;
 use std::process::Command;

@@ -13,7 +13,7 @@ use super::super::{Rig, settings, signed};
 use super::{in_backend, in_child, openssl_agrees, run, until, var};
 
 pub const MODULE: &str = "/usr/lib/softhsm/libsofthsm2.so";
-const LABEL: &str = "ron";
+pub const LABEL: &str = "ron";
 pub const PIN: &str = "648219";
 
 /// Makes a token in `dir`; returns the environment variables with which a process finds it.
@@ -25,18 +25,7 @@ pub fn token(dir: &Path) -> Vec<(String, String)> {
         at("tokens")
     );
     std::fs::write(at("softhsm2.conf"), conf).expect("writes");
-    run(Command::new("softhsm2-util")
-        .args([
-            "--init-token",
-            "--free",
-            "--label",
-            LABEL,
-            "--so-pin",
-            "91827364",
-            "--pin",
-            PIN,
-        ])
-        .env("SOFTHSM2_CONF", at("softhsm2.conf")));
+    init(dir, LABEL, PIN);
     secret(dir, "pin", PIN);
     vec![
         ("SOFTHSM2_CONF".into(), at("softhsm2.conf")),
@@ -44,7 +33,16 @@ pub fn token(dir: &Path) -> Vec<(String, String)> {
     ]
 }
 
-fn secret(dir: &Path, name: &str, text: &str) {
+/// Initialises a token of this label.
+pub fn init(dir: &Path, label: &str, pin: &str) {
+    let options = ["--init-token", "--free", "--so-pin", "91827364"];
+    run(Command::new("softhsm2-util")
+        .args(options)
+        .args(["--label", label, "--pin", pin])
+        .env("SOFTHSM2_CONF", dir.join("softhsm2.conf")));
+}
+
+pub fn secret(dir: &Path, name: &str, text: &str) {
     use std::os::unix::fs::PermissionsExt as _;
     std::fs::write(dir.join(name), text).expect("writes");
     std::fs::set_permissions(dir.join(name), std::fs::Permissions::from_mode(0o600)).expect("mode");
@@ -62,7 +60,10 @@ pub fn shimmed(dir: &Path) -> Vec<(String, String)> {
     let mut env = token(dir);
     let control = dir.join("control");
     std::fs::write(&control, "ok").expect("writes");
-    env.push(("RON_SHIM_REAL".into(), MODULE.into()));
+    // A file of its own, so that a process that uses the real module too has two modules.
+    let real = dir.join("real.so");
+    std::fs::copy(MODULE, &real).expect("copies");
+    env.push(("RON_SHIM_REAL".into(), real.to_str().expect("utf-8").into()));
     env.push((
         "RON_SHIM_CONTROL".into(),
         control.to_str().expect("utf-8").into(),
@@ -185,8 +186,12 @@ fn signatures_of_the_token_verify_elsewhere_and_survive_a_restart() {
 }
 
 pub fn tool(dir: &Path, args: &[&str]) -> String {
+    tool_of(dir, LABEL, args)
+}
+
+pub fn tool_of(dir: &Path, label: &str, args: &[&str]) -> String {
     run(Command::new("pkcs11-tool")
-        .args(["--module", MODULE, "--token-label", LABEL])
+        .args(["--module", MODULE, "--token-label", label])
         .args(args)
         .current_dir(dir))
 }

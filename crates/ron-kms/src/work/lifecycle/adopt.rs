@@ -41,11 +41,12 @@ impl Lifecycle {
     fn plan_adopt(&self, call: &CallContext, ask: &AdoptKey, kid: &Kid) -> Result<Plan, PlanError> {
         self.check_new_key(call, kid, &ask.payload)?;
         named(ask)?;
-        let object = (KeyBackend::Pkcs11, &ask.object);
+        let backends = self.store.backends();
+        let token = backends.named(KeyBackend::Pkcs11, ask.token.as_ref())?;
         let now = self.planner().now;
         let change = self
             .store
-            .adopted_key(kid, object, ask.payload.clone(), now)?;
+            .adopted_key(kid, (token, &ask.object), ask.payload.clone(), now)?;
         let context = Some(ask.object.to_string());
         Ok(Plan { change, context })
     }

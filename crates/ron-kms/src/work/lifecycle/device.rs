@@ -33,7 +33,7 @@ const RETRY_MS: u64 = 3_000;
 impl Kms {
     /// Sends an order to the device's queue; gives back the request context and the refusal when there is no room.
     fn order(&self, order: Order, waiting: DeferredChange) -> Result<(), (CallContext, Refusal)> {
-        let Some(tx) = self.device_queue(order.backend) else {
+        let Some(tx) = self.device_queue(&order.backend) else {
             let detail = "the backend is not configured here";
             return Err((waiting.call, Refusal::new(Cause::Unsupported, detail)));
         };
@@ -151,7 +151,7 @@ impl Lifecycle {
         let job = DeviceJob::Destroy(kid.clone(), handles);
         let sent = self
             .kms
-            .device_queue(backend)
+            .device_queue(&backend)
             .is_some_and(|tx| tx.try_send(job).is_ok());
         if sent {
             self.note_device_busy(kid, DEVICE_BUSY_MS);

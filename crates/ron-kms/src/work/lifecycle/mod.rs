@@ -401,13 +401,15 @@ impl Lifecycle {
     ) -> Result<Plan, PlanError> {
         self.check_new_key(call, kid, &ask.payload)?;
         let planner = self.planner();
-        let local = self.store.backends().local();
-        let backend = ask.backend.unwrap_or(local);
+        let backends = self.store.backends();
+        let backend = ask.backend.unwrap_or(backends.local());
+        let backend = backends.named(backend, ask.token.as_ref())?;
+        let is_local = backend.is_local();
         let mut change = self
             .store
             .new_key(kid, backend, ask.payload.clone(), planner.now)?;
         change.meta.exportable = ask.exportable;
-        if ask.derived && (aead_of(kid.alg).is_none() || !backend.is_local()) {
+        if ask.derived && (aead_of(kid.alg).is_none() || !is_local) {
             let detail = "keys are derived by context from local keys of aes128-gcm, aes256-gcm and chacha20-poly1305; leave `derived` out";
             return Err(Refusal::new(Cause::Unsupported, detail).into());
         }

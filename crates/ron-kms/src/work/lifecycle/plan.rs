@@ -288,15 +288,14 @@ impl Planner<'_> {
             && !self
                 .store
                 .backends()
-                .holder(backend)
+                .holder(&backend)
                 .capabilities()
                 .destroys
         {
             return Err(Refusal::new(
                 Cause::Unsupported,
                 format!(
-                    "backend `{}` destroys no keys from here; retire the key and delete it with the device's own tools",
-                    backend.as_str()
+                    "backend `{backend}` destroys no keys from here; retire the key and delete it with the device's own tools"
                 ),
             ));
         }

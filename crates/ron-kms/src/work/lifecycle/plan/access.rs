@@ -23,7 +23,7 @@ impl Planner<'_> {
             context: None,
             peer,
             attestation: backends
-                .attestation(meta.backend(backends.local()))
+                .attestation(&meta.backend(backends.local()))
                 .as_str(),
         }
     }
