@@ -228,7 +228,7 @@ impl RonAuthorizer {
         let service = caller.kind == PrincipalKind::Service;
         let client = service.then_some(caller.name.as_str());
         let peer = Peer::of(request.peer, request.transport);
-        self.refused(reason, peer, &request.request_id, client);
+        self.refused(reason, peer, request.trace.id(), client);
     }
 
     /// The principal. `client` is set as soon as the identity is proved, also when the request is
@@ -499,7 +499,7 @@ impl RonAuthorizer {
         client: Option<&str>,
     ) -> Problem {
         let peer = Peer::of(head.peer, head.transport);
-        self.refused(reject.reason(), peer, &head.request_id, client);
+        self.refused(reject.reason(), peer, head.trace.id(), client);
         let dpop = matches!(credential(head), Ok((Scheme::Dpop, _)));
         match (reject, need) {
             // The scope is public, it is in the OpenAPI document: the answer may name it.

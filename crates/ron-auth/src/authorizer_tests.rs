@@ -194,8 +194,7 @@ fn head(headers: &[(&str, &str)], peer: &str) -> RequestHead {
         peer: peer.parse().unwrap(),
         transport: Transport::Tcp,
         client_cert: None,
-        request_id: "r".into(),
-        traceparent: None,
+        trace: ron_http::Trace::new("r").unwrap(),
     }
 }
 

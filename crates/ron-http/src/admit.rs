@@ -20,6 +20,7 @@ use crate::router::Match;
 use crate::shared::Shared;
 use crate::slots::Lease;
 use crate::spool::{Place, Spool};
+use crate::trace::Trace;
 use crate::unpack::{ACCEPTED, Coding};
 
 /// The decision on a request with a complete head.
@@ -111,9 +112,11 @@ impl Shared {
                 "the query is not valid percent-encoded text",
             ));
         };
-        let traceparent = headers.get("traceparent").filter(|text| is_trace(text));
-        let traceparent = traceparent.map(str::to_owned);
-        let request_id = id.as_str().to_owned();
+        // In several fields it would have to be joined; a context may lose its state.
+        let state = headers
+            .get("tracestate")
+            .filter(|_| headers.count("tracestate") == 1);
+        let trace = Trace::of(id, headers.get("traceparent"), state);
         let head_info = RequestHead {
             method: head.method,
             path: path.to_owned(),
@@ -122,8 +125,7 @@ impl Shared {
             peer: lease.peer,
             transport: lease.transport,
             client_cert: lease.client_cert.clone(),
-            request_id,
-            traceparent,
+            trace,
         };
         // Identity before everything that depends on the body: an unknown caller learns nothing of
         // the route's limits and costs no file.
@@ -352,15 +354,4 @@ fn deadline_header(head: &RequestHead) -> Result<Option<u64>, Box<Response>> {
             "X-Request-Deadline-Ms must be a whole number of milliseconds",
         )),
     }
-}
-
-/// The form of a W3C trace context: `00-<32 hex>-<16 hex>-<2 hex>`.
-fn is_trace(text: &str) -> bool {
-    let lengths = [2, 32, 16, 2];
-    let mut parts = text.split('-');
-    lengths.iter().all(|length| {
-        parts.next().is_some_and(|part| {
-            part.len() == *length && part.bytes().all(|b| b.is_ascii_hexdigit())
-        })
-    }) && parts.next().is_none()
 }

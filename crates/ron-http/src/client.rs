@@ -22,6 +22,7 @@ use crate::client_errors::{CallError, Cause, Failure, body_error, call_error};
 use crate::dial::{Dial, internal_url, unix_path};
 use crate::head::Method;
 use crate::tls::ClientTls;
+use crate::trace::continue_in;
 use crate::uds::own_or;
 
 /// The row of the lock table that a client adds to its service's topology.
@@ -455,6 +456,7 @@ impl HttpClient {
             let host = HeaderValue::from_static("localhost");
             request.headers_mut().insert(http::header::HOST, host);
         }
+        continue_in(request.headers_mut());
         let request = self
             .agent
             .configure_request(request)

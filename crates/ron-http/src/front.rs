@@ -26,7 +26,7 @@ use crate::metrics::HttpMetrics;
 use crate::peer::Peer;
 use crate::room::{FREE_ROW, Share};
 use crate::router::Router;
-use crate::shared::{LISTENERS, Shared};
+use crate::shared::{AccessLog, LISTENERS, Shared};
 use crate::slots::{ParkedAs, SLOT_ROW, Slots};
 use crate::stream::Stream;
 use crate::timer::Timer;
@@ -132,6 +132,7 @@ impl Front {
             listeners: RankedMutex::new(&LISTENER_LOCK, Some(listeners)),
             draining: AtomicBool::new(false),
             in_flight: AtomicUsize::new(0),
+            access: AccessLog::default(),
             answered: DrainMeter::default(),
             polling: AtomicBool::new(false),
             done: done_trigger,

@@ -4,6 +4,8 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use crate::trace::Trace;
+
 /// Where a header field is in the head's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field {
@@ -203,10 +205,8 @@ pub struct RequestHead {
     pub transport: Transport,
     /// The client's certificate, where a TLS listener asks for one.
     pub client_cert: Option<Arc<ClientCert>>,
-    /// The request's id, for logs.
-    pub request_id: String,
-    /// The W3C trace context, passed through.
-    pub traceparent: Option<String>,
+    /// The request's id and trace context.
+    pub trace: Trace,
 }
 
 impl RequestHead {

@@ -57,6 +57,7 @@ mod spool;
 mod stream;
 mod timer;
 mod tls;
+mod trace;
 mod uds;
 mod unpack;
 
@@ -84,4 +85,5 @@ pub use tls::{
     ClientTls, ClientTlsFiles, ServerTls, ServerTlsFiles, TlsError, TlsIdentity, certificate_print,
     certificates_end, reload_tls,
 };
+pub use trace::{JointCalls, Trace, TraceScope};
 pub use uds::{UNIX_PATH_MAX, UnixEndpoint, UnixError};

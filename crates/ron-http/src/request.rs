@@ -17,6 +17,7 @@ use crate::head::{ClientCert, Headers, Method, Transport};
 use crate::limits::WAIT_MAX_S;
 use crate::memory::HeldBytes;
 use crate::spool::Upload;
+use crate::trace::Trace;
 
 /// A complete request of an authorised caller.
 #[derive(Clone, Debug)]
@@ -36,10 +37,8 @@ pub struct Request {
     /// The body on routes that stream to disk.
     pub upload: Option<Upload>,
     pub principal: Principal,
-    /// The request's id, for logs and for the calls that it causes.
-    pub request_id: String,
-    /// The W3C trace context, to be passed on.
-    pub traceparent: Option<String>,
+    /// The request's id and trace context, for logs and for the calls that it causes.
+    pub trace: Trace,
     /// When the front answers 504; work after it is in vain.
     pub deadline: Deadline,
     pub peer: SocketAddr,
@@ -380,8 +379,7 @@ mod tests {
             peer: ([127, 0, 0, 1], 1).into(),
             transport: Transport::Tcp,
             client_cert: None,
-            request_id: "r".into(),
-            traceparent: None,
+            trace: Trace::new("r").unwrap(),
         };
         let check = |pairs: &[(&str, &str)], want| assert_eq!(head(pairs).bearer(), want);
         check(&[("Authorization", "Bearer abc")], Some("abc"));

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use ron_kernel::{Deadline, ReplyWaiter, reply};
 use ron_proto::Problem;
 
-use crate::ids::ShortId;
 use crate::peer::Peer;
 use crate::response::Response;
+use crate::trace::{Trace, TraceScope};
 
 /// Identifies the request that an answer belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +52,8 @@ pub struct Responder {
     sink: Option<Arc<dyn Sink>>,
     ticket: Ticket,
     deadline: Deadline,
-    request_id: ShortId,
+    /// Of the request; none without a connection.
+    trace: Option<Trace>,
     /// Applied to the answer before it is sent.
     change: Option<Change>,
 }
@@ -64,13 +65,13 @@ impl Responder {
         sink: Arc<dyn Sink>,
         ticket: Ticket,
         deadline: Deadline,
-        request_id: ShortId,
+        trace: Option<Trace>,
     ) -> Self {
         Self {
             sink: Some(sink),
             ticket,
             deadline,
-            request_id,
+            trace,
             change: None,
         }
     }
@@ -98,7 +99,7 @@ impl Responder {
     /// first step is dropped unanswered, the client is answered as it would be without a second one.
     #[must_use]
     pub fn then(self, next: impl FnOnce(Response, Self) + Send + 'static) -> Self {
-        let (ticket, deadline, request_id) = (self.ticket, self.deadline, self.request_id);
+        let (ticket, deadline, trace) = (self.ticket, self.deadline, self.trace.clone());
         let to = self.sink.clone();
         let step = Step {
             responder: self,
@@ -108,7 +109,7 @@ impl Responder {
             to,
             step: ron_kernel::RankedMutex::new(&THEN, Some(step)),
         };
-        Self::new(Arc::new(sink), ticket, deadline, request_id)
+        Self::new(Arc::new(sink), ticket, deadline, trace)
     }
 
     /// A responder without a connection, and the waiter for its answer: for tests of handlers.
@@ -123,10 +124,7 @@ impl Responder {
             seq: 0,
             poll: None,
         };
-        (
-            Self::new(Arc::new(sink), ticket, deadline, ShortId::of("detached")),
-            from,
-        )
+        (Self::new(Arc::new(sink), ticket, deadline, None), from)
     }
 
     pub fn send(mut self, response: impl Into<Response>) {
@@ -168,8 +166,19 @@ impl Responder {
         self.deadline
     }
 
+    /// The id and trace context of the request; `None` for a responder without a connection.
+    pub const fn trace(&self) -> Option<&Trace> {
+        self.trace.as_ref()
+    }
+
+    /// The id of the request, for log lines of a thread that works for several.
     pub fn request_id(&self) -> &str {
-        self.request_id.as_str()
+        self.trace.as_ref().map_or("detached", Trace::id)
+    }
+
+    /// While the returned value lives, the current thread works for this request.
+    pub fn enter(&self) -> TraceScope {
+        TraceScope::enter(self.trace.clone())
     }
 }
 
@@ -219,7 +228,10 @@ impl Sink for Then {
         let step = self.step.lock().take();
         match step {
             Some(step) if dropped => step.responder.send(response),
-            Some(step) => (step.next)(response, step.responder),
+            Some(step) => {
+                let _scope = step.responder.enter();
+                (step.next)(response, step.responder);
+            }
             None => {}
         }
     }

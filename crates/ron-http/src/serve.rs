@@ -22,6 +22,7 @@ use crate::response::Response;
 use crate::shared::{LISTENERS, Shared};
 use crate::slots::Lease;
 use crate::spool::Spool;
+use crate::trace::TraceScope;
 use crate::unpack::Fault;
 
 /// Events that one poll of a worker takes; more are left to other threads.
@@ -439,21 +440,18 @@ impl<'a> Worker<'a> {
         if (lease.input.is_empty() || lease.input.lent) && self.reclaim(&mut lease).is_err() {
             lease.after = After::Linger; // the bytes behind this request are lost
         }
-        let id = lease.exchange.as_ref().map(|exchange| exchange.id);
         // From here on the connection belongs to its slot: the responder may answer from any
         // thread, and the sweep may answer 504, before the handler returns.
         let ticket = lease.await_answer(deadline.at(), route.long_poll, poll);
-        let id = id.unwrap_or_else(|| shared.ids.fresh(shared.clock.unix_ms()));
-        let responder = Responder::new(shared.clone(), ticket, deadline, id);
+        let trace = reading.head.trace.clone();
+        let scope = TraceScope::enter(Some(trace.clone()));
+        let responder = Responder::new(shared.clone(), ticket, deadline, Some(trace));
         let request = request_of(*reading, deadline);
         if catch_unwind(AssertUnwindSafe(|| (route.handler)(request, responder))).is_err() {
             shared.metrics.panics.inc();
-            tracing::error!(
-                event = "handler_panicked",
-                route = route.pattern,
-                request_id = id.as_str()
-            );
+            tracing::error!(event = "handler_panicked", route = route.pattern);
         }
+        drop(scope);
         if let Some(answered) = shared.slots.handler_returned(ticket) {
             return Some(answered);
         }
@@ -525,8 +523,7 @@ fn request_of(reading: Reading, deadline: Deadline) -> Request {
         memory: reading.held,
         upload: reading.spool.map(Spool::done),
         principal: reading.principal,
-        request_id: head.request_id,
-        traceparent: head.traceparent,
+        trace: head.trace,
         deadline,
         peer: head.peer,
         transport: head.transport,

@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 
 use ron_kernel::atomic::{AtomicBool, AtomicUsize, Ordering};
 use ron_kernel::net::{Event, Poller, Readiness, Watch};
-use ron_kernel::rate::DrainMeter;
+use ron_kernel::rate::{DrainMeter, LineBudget};
 use ron_kernel::{Deadline, RankedMutex, SendError, Sender, SharedClock, ShutdownTrigger};
 use ron_proto::Problem;
 
 use crate::auth::{Authorizer, Principal};
 use crate::conn::{After, Exchange, Flushed, Input, Output, Step};
 use crate::failures::Failures;
+use crate::head::Method;
 use crate::ids::Ids;
 use crate::limits::Limits;
 use crate::listener::{Listener, SOCKETS_MAX};
@@ -30,6 +31,40 @@ pub(crate) const LISTENERS: u64 = u64::MAX - SOCKETS_MAX as u64;
 
 /// Answers above this many bytes must keep a minimum rate instead of a total deadline.
 const PACED_FROM: usize = 1 << 20;
+
+/// Lines of the access log that are written at level info in a second: under load a sample.
+const DONE_LINES_PER_S: u32 = 10;
+/// The same for requests that failed.
+const FAILED_LINES_PER_S: u32 = 100;
+
+/// Which requests have their line in the log at level info; the others have it at level debug.
+pub(crate) struct AccessLog {
+    done: LineBudget,
+    failed: LineBudget,
+}
+
+impl Default for AccessLog {
+    fn default() -> Self {
+        Self {
+            done: LineBudget::new(DONE_LINES_PER_S),
+            failed: LineBudget::new(FAILED_LINES_PER_S),
+        }
+    }
+}
+
+impl AccessLog {
+    /// The lines of which a request's is one. None for reads that succeed: monitors, and services that follow others, ask
+    /// all the time.
+    fn of(&self, method: Method, timed: bool, status: u16) -> Option<&LineBudget> {
+        let is_read = matches!(method, Method::GET | Method::HEAD);
+        match status {
+            _ if !timed => None,
+            ..400 if is_read => None,
+            ..400 => Some(&self.done),
+            _ => Some(&self.failed),
+        }
+    }
+}
 
 /// What the threads of one front share.
 pub(crate) struct Shared {
@@ -51,6 +86,7 @@ pub(crate) struct Shared {
     /// waiting long polls are not counted.
     pub in_flight: AtomicUsize,
     pub failures: Failures,
+    pub access: AccessLog,
     /// Rate at which handlers answer, for `Retry-After`.
     pub answered: DrainMeter,
     /// True while the poll thread's body runs.
@@ -91,9 +127,7 @@ impl Shared {
         if self.draining() && lease.after == After::Keep {
             lease.after = After::Close;
         }
-        let head_only = exchange
-            .as_ref()
-            .is_some_and(|e| e.method == crate::head::Method::HEAD);
+        let head_only = exchange.as_ref().is_some_and(|e| e.method == Method::HEAD);
         let http11 = exchange.as_ref().is_some_and(|e| e.http11);
         let form = Form {
             request_id: id.as_ref().map_or("", |id| id.as_str()),
@@ -134,15 +168,22 @@ impl Shared {
     fn log(
         &self,
         route: Option<usize>,
-        method: crate::head::Method,
+        method: Method,
         status: u16,
         request_id: &str,
         took: Duration,
     ) {
-        let route = route.map_or("unmatched", |route| self.router.routes[route].pattern);
         let took_us = took.as_micros() as u64;
+        let route = route.map(|route| &self.router.routes[route]);
+        let timed = route.is_none_or(|route| route.timed);
+        let budget = self.access.of(method, timed, status);
+        let route = route.map_or("unmatched", |route| route.pattern);
         if status == 500 {
             tracing::error!(
+                event = "http_request", %method, route, status, request_id, took_us
+            );
+        } else if tracing::enabled!(tracing::Level::INFO) && budget.is_some_and(LineBudget::take) {
+            tracing::info!(
                 event = "http_request", %method, route, status, request_id, took_us
             );
         } else {
@@ -397,5 +438,26 @@ impl Sink for Shared {
 
     fn answer_by(&self, ticket: Ticket, deadline: Deadline) {
         self.slots.answer_by(ticket, deadline.at());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_access_log_has_failures_and_changes_but_no_polls() {
+        let lines = AccessLog::default();
+        let written = |method, timed, status| {
+            let budget = lines.of(method, timed, status);
+            (0..200)
+                .filter(|_| budget.is_some_and(LineBudget::take))
+                .count()
+        };
+        assert_eq!(written(Method::GET, true, 200), 0);
+        assert_eq!(written(Method::GET, false, 503), 0, "only monitors ask");
+        // A second may begin in between, and has lines of its own.
+        assert!((10..200).contains(&written(Method::POST, true, 200)));
+        assert!(written(Method::GET, true, 404) >= 100);
     }
 }

@@ -69,6 +69,44 @@ impl DrainMeter {
     }
 }
 
+/// How many log lines of one kind may be written in a second.
+#[derive(Debug)]
+pub struct LineBudget {
+    per_second: u32,
+    /// Packs the second (high 32 bits) and the lines in it (low 32 bits).
+    written: AtomicU64,
+}
+
+impl LineBudget {
+    pub const fn new(per_second: u32) -> Self {
+        Self {
+            per_second,
+            written: AtomicU64::new(0),
+        }
+    }
+
+    /// Takes one line of this second; false when all are taken.
+    pub fn take(&self) -> bool {
+        self.take_at(now_s())
+    }
+
+    fn take_at(&self, second: u64) -> bool {
+        let tag = second << 32;
+        let most = u64::from(self.per_second);
+        // Relaxed: the slot is one self-contained number.
+        let next = |now: u64| {
+            let count = if now & !0xffff_ffff == tag {
+                now & 0xffff_ffff
+            } else {
+                0
+            };
+            (count < most).then_some(tag | (count + 1))
+        };
+        let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
+        self.written.fetch_update(set, fetch, next).is_ok()
+    }
+}
+
 fn now_s() -> u64 {
     // Offset by the window: slots that were never used hold second 0 and must look old.
     sync::uptime_of_process().as_secs() + WINDOW_S
@@ -154,6 +192,14 @@ impl TokenBuckets {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_budget_of_lines_is_for_one_second() {
+        let budget = LineBudget::new(2);
+        let taken = |second| (0..4).filter(|_| budget.take_at(second)).count();
+        assert_eq!([taken(5), taken(5), taken(6)], [2, 0, 2]);
+        assert!(!LineBudget::new(0).take());
+    }
 
     #[test]
     fn a_floor_is_left_for_more_important_calls() {

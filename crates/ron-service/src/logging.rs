@@ -2,13 +2,15 @@
 //! event request_id`.
 //!
 //! Several services may share a process, so `service` belongs to the event: its own `service` field
-//! if it has one, else the service that the logging thread works for, else the process's name.
+//! if it has one, else the service that the logging thread works for, else the process's name. `request_id` is likewise
+//! that of the event, else of the request that the thread works for.
 
 use std::fmt::{self, Write as _};
 use std::io::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use ron_http::Trace;
 use ron_kernel::{Clock, ServiceScope, SystemClock};
 use ron_proto::Timestamp;
 use ron_proto::values::is_control;
@@ -187,6 +189,7 @@ fn render(
         .unwrap_or_else(|| "event".to_owned());
     let message = message.filter(|message| *message != name);
     let request_id = fields.take("request_id");
+    let request_id = request_id.or_else(|| Some(Trace::current()?.id().to_owned()));
     let level = match level {
         Level::ERROR => "error",
         Level::WARN => "warn",
@@ -312,6 +315,17 @@ mod tests {
         assert!(process().contains("\"service\":\"svc-wallet\""));
         drop(outer);
         assert!(process().contains("\"service\":\"ron\""));
+    }
+
+    #[test]
+    fn the_request_is_the_fields_then_the_threads() {
+        let line = |own: &[(&'static str, Value)]| {
+            render(LogFormat::Compact, "ron", "T", Level::INFO, fields(own))
+        };
+        assert!(!line(&[]).contains("request_id"));
+        let _scope = ron_http::TraceScope::enter(Trace::new("find-me-42"));
+        assert!(line(&[]).ends_with(" request_id=find-me-42\n"));
+        assert!(line(&[("request_id", "own".into())]).ends_with(" request_id=own\n"));
     }
 
     #[test]

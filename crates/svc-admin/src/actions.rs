@@ -69,6 +69,7 @@ impl Runner {
 
     /// Writes the first audit line, calls the node, writes the second line, and responds.
     fn act(&self, job: Job) {
+        let _scope = job.responder.enter();
         let deadline = Deadline::within(job.timeout).earlier(job.responder.deadline());
         // Earlier actions may have taken so long that this one's deadline has passed.
         if deadline.expired() {
@@ -116,10 +117,7 @@ impl Runner {
         let idempotent = false;
         #[cfg(mutant = "repeated")] // a call that may have arrived is made again
         let idempotent = idempotent || ron_kernel::mutant("repeated");
-        let headers = [
-            ("authorization", bearer.as_str()),
-            ("x-request-id", job.caller.request_id.as_str()),
-        ];
+        let headers = [("authorization", bearer.as_str())];
         let reply = self
             .client
             .call(Call {

@@ -20,7 +20,7 @@ impl Caller {
         Self {
             subject: subject(&request.principal, mode),
             roles: roles(&request.principal, mode),
-            request_id: request.request_id.clone(),
+            request_id: request.trace.id().to_owned(),
             peer: request.peer.ip().to_string(),
         }
     }

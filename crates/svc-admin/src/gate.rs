@@ -97,7 +97,7 @@ impl Gate {
             AuthMode::Ingress => from_proxy(head, need, &settings.ingress).map_err(|refusal| {
                 let peer = Peer::of(head.peer, head.transport);
                 self.passports
-                    .refused(refusal.reason, peer, &head.request_id, None);
+                    .refused(refusal.reason, peer, head.trace.id(), None);
                 refusal.problem
             }),
             AuthMode::None | AuthMode::Passport => match self.session_of(head) {
@@ -118,7 +118,7 @@ impl Gate {
         self.sessions.find(id, is_used).ok_or_else(|| {
             let peer = Peer::of(head.peer, head.transport);
             self.passports
-                .refused(NO_SESSION, peer, &head.request_id, None);
+                .refused(NO_SESSION, peer, head.trace.id(), None);
             Problem::unauthorized("the session has ended; sign in again")
         })
     }
@@ -212,7 +212,7 @@ impl Gate {
         }
         let peer = Peer::of(head.peer, head.transport);
         self.passports
-            .refused(OTHER_TENANT, peer, &head.request_id, None);
+            .refused(OTHER_TENANT, peer, head.trace.id(), None);
         Err(Problem::forbidden(
             "the console is for passports of the tenant in its auth.tenant",
         ))
@@ -248,8 +248,7 @@ pub fn head_of(request: &Request) -> RequestHead {
         headers: request.headers.clone(),
         peer: request.peer,
         transport: request.transport,
-        request_id: request.request_id.clone(),
-        traceparent: request.traceparent.clone(),
+        trace: request.trace.clone(),
         // A session rests on its passport alone, which is not bound to a certificate.
         client_cert: None,
     }
@@ -351,8 +350,7 @@ mod tests {
             headers: Headers::from_pairs(pairs),
             peer: format!("{peer}:1").parse().expect("an address"),
             transport: Transport::Tcp,
-            request_id: "r".into(),
-            traceparent: None,
+            trace: ron_http::Trace::new("r").unwrap(),
             client_cert: None,
         }
     }

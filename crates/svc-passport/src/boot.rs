@@ -465,6 +465,7 @@ impl Core {
 
     fn issuer(&self, chassis: &Chassis, keys: &Arc<KeyKeeper>, node: Option<&Node>) -> Issuer {
         Issuer {
+            calls: ron_http::JointCalls::default(),
             names: self.settings.names.clone(),
             public_url: self.public_url.clone(),
             lists: Lists::default(),

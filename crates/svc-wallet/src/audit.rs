@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ron_files::{Dir, DiskFile};
+use ron_http::Trace;
 use ron_kernel::{Counter, Deadline, Receiver, Recv, Sender, SharedClock, ThreadCtx};
 use ron_proto::ledger::{EntryKey, PrincipalName, RequestKey};
 use ron_proto::{Tenant, Timestamp};
@@ -36,6 +37,9 @@ pub struct Line {
     /// Sequence of its ledger entry.
     #[serde(skip_serializing_if = "Option::is_none")]
     seq: Option<u64>,
+    /// The request: for a repeated one, that which made the operation.
+    #[serde(rename = "request_id", skip_serializing_if = "Option::is_none")]
+    request: Option<Trace>,
 }
 
 /// Sends lines to the audit thread.
@@ -56,7 +60,7 @@ impl Audit {
         key: &RequestKey,
         op: &'static str,
         outcome: &'static str,
-        seq: Option<u64>,
+        (seq, request): (Option<u64>, Option<&Trace>),
     ) {
         let line = Line {
             ts: Timestamp(self.clock.unix_ms()),
@@ -66,6 +70,7 @@ impl Audit {
             key: key.key.clone(),
             outcome,
             seq,
+            request: request.cloned(),
         };
         // The queue drops its oldest line when it is full, and counts the loss.
         let _ = self.lines.try_send(line);
@@ -175,12 +180,13 @@ mod tests {
             key: "k".parse().unwrap(),
             outcome: "done",
             seq: Some(3),
+            request: Trace::new("find-me-42"),
         };
         out.write(std::slice::from_ref(&line)).unwrap();
         let text = std::fs::read_to_string(out.path(0)).unwrap();
         assert_eq!(
             text,
-            "{\"ts\":\"1970-01-01T00:00:00.000Z\",\"tenant\":\"t\",\"principal\":\"p\",\"op\":\"issue\",\"key\":\"k\",\"outcome\":\"done\",\"seq\":3}\n"
+            "{\"ts\":\"1970-01-01T00:00:00.000Z\",\"tenant\":\"t\",\"principal\":\"p\",\"op\":\"issue\",\"key\":\"k\",\"outcome\":\"done\",\"seq\":3,\"request_id\":\"find-me-42\"}\n"
         );
         for _ in 0..6 {
             out.file.as_mut().unwrap().1 = FILE_BYTES;

@@ -295,6 +295,7 @@ fn spawn_committers(chassis: &Chassis, shared: &Shared) -> CommitQueues {
     let queues = (0..shared.committers).map(|_| queue(&WORK_QUEUE, capacity, &chassis.km));
     let (senders, receivers): (Vec<_>, Vec<_>) = queues.unzip();
     let committer = Committer {
+        calls: ron_http::JointCalls::default(),
         upstream: shared.upstream.clone(),
         in_flight: shared.in_flight.clone(),
         unresolved: shared.unresolved.clone(),

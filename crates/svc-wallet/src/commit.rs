@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ron_client::ClientError;
+use ron_http::{JointCalls, Trace, TraceScope};
 use ron_kernel::{Deadline, Receiver, Recv, SendError, Sender, SharedClock, ThreadCtx};
 use ron_proto::ledger::{
     CommitRequest, Entry, EntryAnswer, Event, MAX_COMMIT_BYTES, RefusalCode, RequestKey,
@@ -43,6 +44,8 @@ pub struct CommitJob {
     pub shape: Shape,
     /// Operation name, for metrics and audit.
     pub op: &'static str,
+    /// The request that made it.
+    pub trace: Option<Trace>,
 }
 
 /// One bounded queue per committer, selected by account.
@@ -85,6 +88,7 @@ pub struct Committer {
     /// Balances to mark as changed.
     pub balances: Arc<Balances>,
     pub audit: Audit,
+    pub calls: JointCalls,
     pub clock: SharedClock,
     pub metrics: Metrics,
 }
@@ -133,6 +137,8 @@ impl Committer {
         let Some(first) = jobs.first() else {
             return;
         };
+        let requests = jobs.iter().filter_map(|job| job.trace.as_ref());
+        let _scope = TraceScope::enter(self.calls.trace(requests));
         // References: the in-flight table compares later requests with the same entries.
         let entries: Vec<&Entry> = jobs.iter().flat_map(|j| j.entries.iter()).collect();
         self.metrics.batch_size.observe(entries.len() as f64);
@@ -248,8 +254,7 @@ impl Committer {
                 None if answer.is_replayed() => "replayed",
                 None => "done",
             };
-            self.audit
-                .record(&job.key, job.op, outcome, render::seq_of(answer));
+            self.record(job, outcome, render::seq_of(answer));
         }
     }
 
@@ -261,7 +266,7 @@ impl Committer {
     }
 
     fn refuse(&self, job: &CommitJob, finished: FinishedRequest, why: &Problem) {
-        self.audit.record(&job.key, job.op, why.code, None);
+        self.record(job, why.code, None);
         for waiter in finished.leader.into_iter().chain(finished.followers) {
             let reasons = &self.metrics.rejects;
             reasons.with_label_values(&[why.code]).inc();
@@ -273,7 +278,7 @@ impl Committer {
     /// the callers to `/v1/ops/{key}`.
     fn unknown(&self, jobs: &[CommitJob]) {
         for (job, finished) in self.finish(jobs) {
-            self.audit.record(&job.key, job.op, "unknown", None);
+            self.record(job, "unknown", None);
             for waiter in finished.followers {
                 self.answer(waiter, in_flight());
             }
@@ -284,6 +289,11 @@ impl Committer {
             });
             self.unresolved.add(&job.key, leader.into_iter().collect());
         }
+    }
+
+    fn record(&self, job: &CommitJob, outcome: &'static str, seq: Option<u64>) {
+        let request = job.trace.as_ref();
+        self.audit.record(&job.key, job.op, outcome, (seq, request));
     }
 
     fn answer(&self, waiter: Waiter, response: impl Into<ron_http::Response>) {
@@ -369,6 +379,7 @@ mod tests {
             entries: Arc::new([]),
             shape,
             op: "issue",
+            trace: None,
         }
     }
 

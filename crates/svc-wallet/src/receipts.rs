@@ -85,6 +85,7 @@ fn answer(
         if shutdown.is_set() {
             rest.push(one); // a drain does not wait for a ledger that answers slowly
         } else if one.txid.seq() < covered {
+            let _scope = one.responder.enter();
             match upstream.client.receipt(one.txid, Deadline::within(CALL)) {
                 Ok(file) => {
                     let file = shown(file, one.copy);

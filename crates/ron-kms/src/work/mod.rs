@@ -191,6 +191,30 @@ pub enum StoreJob {
     KeyDestroyed(Kid, Result<(), Refusal>),
 }
 
+impl StoreJob {
+    /// The request that it is done for, where it is for one.
+    pub const fn call(&self) -> Option<&CallContext> {
+        match self {
+            Self::Create(call, _)
+            | Self::Adopt(call, _)
+            | Self::Change(call, ..)
+            | Self::Import(call, ..)
+            | Self::Export(call, ..)
+            | Self::Backup(call, ..)
+            | Self::Restore(call, ..)
+            | Self::RotateLogKey(call, _)
+            | Self::IssuerPolicy(call, _)
+            | Self::Checkpoint(SignJob { call, .. }, _) => Some(call),
+            Self::KeyMade(job) => Some(&job.waiting.call),
+            Self::Remember(..)
+            | Self::Uses(_)
+            | Self::Refresh
+            | Self::Due(_)
+            | Self::KeyDestroyed(..) => None,
+        }
+    }
+}
+
 impl Kms {
     /// Takes a reloaded configuration.
     pub fn adopt(&self, settings: Settings) {

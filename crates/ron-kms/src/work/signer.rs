@@ -55,6 +55,7 @@ pub fn run(kms: &Kms, turns: &Receiver<Turn>, ctx: &ThreadCtx) {
 impl Kms {
     /// Performs one job and hands its result to the appender; called by signers and by device threads.
     pub fn sign_job(&self, job: SignJob) {
+        let _scope = job.call.responder.enter();
         let credits = Items::new();
         job.what.run(self, job.call, &mut ThroughStore, credits);
     }

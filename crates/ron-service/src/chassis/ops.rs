@@ -301,7 +301,7 @@ fn reload(shared: &Shared, request: &Request) -> Result<Response, Problem> {
     let settings = shared.config.load();
     let allowed = settings.chassis().enable_reload;
     enabled(allowed, ChassisSettings::enable_reload)?;
-    tracing::info!(service = shared.topology.service, event = "action", action = "reload", by = %request.principal.name, request_id = %request.request_id);
+    tracing::info!(service = shared.topology.service, event = "action", action = "reload", by = %request.principal.name, request_id = request.trace.id());
     match shared.reload_from_file() {
         Ok(diff) => {
             let result = if diff.is_empty() {
@@ -357,7 +357,7 @@ fn accept_date(shared: &Shared, request: &Request) -> Result<Response, Problem> 
         }
     }
     shared.clock.accept_date();
-    tracing::info!(service = shared.topology.service, event = "action", action = "accept_date", by = %request.principal.name, request_id = %request.request_id);
+    tracing::info!(service = shared.topology.service, event = "action", action = "accept_date", by = %request.principal.name, request_id = request.trace.id());
     if let Some(alarm) = alarm {
         let accepted = Event::warn(EventKind::DateAccepted);
         shared.events.publish(accepted.why(alarm));
@@ -375,7 +375,7 @@ fn shutdown(shared: &Shared, request: &Request) -> Result<Response, Problem> {
     let settings = shared.config.load();
     let allowed = settings.chassis().enable_shutdown;
     enabled(allowed, ChassisSettings::enable_shutdown)?;
-    tracing::info!(service = shared.topology.service, event = "action", action = "shutdown", by = %request.principal.name, request_id = %request.request_id);
+    tracing::info!(service = shared.topology.service, event = "action", action = "shutdown", by = %request.principal.name, request_id = request.trace.id());
     shared.stop.0.fire();
     Ok(Response::json(
         200,

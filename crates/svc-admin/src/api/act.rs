@@ -37,7 +37,7 @@ pub fn act(console: &Console, action: Action, request: &Request, responder: Resp
             // callers.
             let peer = Peer::of(request.peer, request.transport);
             let passports = &console.gate.passports;
-            passports.refused(NO_IDENTITY, peer, &request.request_id, None);
+            passports.refused(NO_IDENTITY, peer, request.trace.id(), None);
         } else {
             let node = console.fleet.node(request.param("id"));
             let id = node.as_ref().map(|n| n.spec.id.as_str());

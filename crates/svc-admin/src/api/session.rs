@@ -71,7 +71,7 @@ fn end_session(console: &Console, request: &Request) {
 fn wrong_code(console: &Console, request: &Request) -> Problem {
     let peer = Peer::of(request.peer, request.transport);
     let passports = &console.gate.passports;
-    passports.refused(WRONG_CODE, peer, &request.request_id, None);
+    passports.refused(WRONG_CODE, peer, request.trace.id(), None);
     Problem::unauthorized("the code was used, or is older than a minute; run `ron console` again")
 }
 

@@ -16,7 +16,7 @@ use std::time::Duration;
 use ron_auth::RevocationView;
 use ron_client::{ClientError, KmsClient};
 use ron_files::FileError;
-use ron_http::Responder;
+use ron_http::{JointCalls, Responder, TraceScope};
 use ron_kernel::{
     Deadline, KernelMetrics, Receiver, Recv, Sender, SharedClock, SharedRandom, Snapshot,
     ThreadCtx, reply,
@@ -89,6 +89,7 @@ pub struct Issuer {
     /// Opens new status lists.
     pub revoke: Sender<RevokeEvent>,
     pub kms: Arc<KmsClient>,
+    pub calls: JointCalls,
     /// Maximum time of one call.
     pub kms_timeout: Duration,
     pub keys: Arc<KeyKeeper>,
@@ -143,6 +144,8 @@ impl Issuer {
             by_alg.entry(job.grant.alg).or_default().push(job);
         }
         for (alg, jobs) in by_alg {
+            let requests = jobs.iter().filter_map(|job| job.responder.trace());
+            let _scope = TraceScope::enter(self.calls.trace(requests));
             // Jobs come back when the KMS has rotated the key since the last read: one retry with the new head.
             let rotated = self.sign(ctx, alg, jobs, true);
             if !rotated.is_empty() {

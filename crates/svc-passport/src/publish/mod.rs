@@ -209,6 +209,7 @@ impl Publisher {
     fn tick(&self, event: PublishEvent) {
         match event {
             PublishEvent::Status { list, responder } => {
+                let _scope = responder.enter();
                 let answer = self.list(list, responder.deadline()).map(|signed| {
                     Response::bytes(200, "application/statuslist+jwt", Body::from(signed.body))
                         .etag(&signed.content.to_string())
@@ -217,6 +218,7 @@ impl Publisher {
                 responder.send(answer);
             }
             PublishEvent::Note(responder) => {
+                let _scope = responder.enter();
                 let answer = self.note(responder.deadline()).map(|(signed, _)| {
                     Response::text(200, Body::from(signed.body))
                         .etag(&signed.content.to_string())
@@ -225,10 +227,12 @@ impl Publisher {
                 responder.send(answer);
             }
             PublishEvent::Issued { ask, responder } => {
+                let _scope = responder.enter();
                 let page = self.issued(&ask, responder.deadline());
                 responder.send(page.map(|page| Response::json(200, &page).cache("no-store")));
             }
             PublishEvent::NoteKey(responder) => {
+                let _scope = responder.enter();
                 let answer = self.note(responder.deadline()).map(|(_, keys)| {
                     let lines: Vec<String> = keys.iter().map(ToString::to_string).collect();
                     Response::text(200, lines.join("\n") + "\n").cache("public, max-age=60")

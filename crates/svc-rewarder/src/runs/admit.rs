@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use ron_http::Trace;
 use ron_kernel::Deadline;
 use ron_proto::problem::Problem;
 use ron_proto::rewarder::{PolicyId, RunState, SettlementSeqs};
@@ -54,6 +55,7 @@ impl Scheduler {
         let entry = Entry {
             run: Arc::new(run),
             progress: Arc::new(Progress::default()),
+            request: Trace::current(),
         };
         if memory.second_tries.len() >= SECOND_TRIES_MAX {
             return Err(Box::new(Problem::busy(self.work.retry_after_s())));

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ron_files::Dir;
+use ron_http::TraceScope;
 use ron_kernel::{Backoff, Deadline, Receiver, Recv, Sender, SharedClock, Shutdown, ThreadCtx};
 use ron_proto::ledger::{Entry, EntryAnswer, EpochState, MAX_ENTRIES, PrincipalName, RefusalCode};
 use ron_proto::policy::digest_message;
@@ -86,6 +87,7 @@ impl Emitter {
 
     /// One attempt at one run; the result goes to the scheduler.
     pub fn tick(&self, intent: &Intent, shutdown: &Shutdown) {
+        let _scope = TraceScope::enter(intent.request.clone());
         let fuse = Fuse::new(&self.updates, &intent.run, RunEvent::Held(crashed()));
         intent.progress.attempt();
         let event = match self.attempt(intent, shutdown) {

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ron_files::Dir;
-use ron_http::Responder;
+use ron_http::{Responder, Trace};
 use ron_kernel::Deadline;
 use ron_proto::rewarder::{
     PolicyId, RunReason, RunRelease, RunState, RunTotals, SettlementSeqs, Withdrawal,
@@ -247,6 +247,8 @@ pub struct Job {
     pub run: Arc<Run>,
     /// Counters that the stage updates.
     pub progress: Arc<Progress>,
+    /// The request that it is computed for.
+    pub request: Option<Trace>,
     /// After this time nobody needs the result.
     pub deadline: Deadline,
 }
@@ -258,6 +260,8 @@ pub struct Intent {
     pub run: Arc<Run>,
     /// Counters that the stage updates.
     pub progress: Arc<Progress>,
+    /// The request that it is settled for.
+    pub request: Option<Trace>,
 }
 
 /// A stage's report to the scheduler.

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use ron_http::Response;
+use ron_http::{Response, Trace};
 use ron_kernel::RankedRwLock;
 use ron_proto::rewarder::{EpochRun, PolicyId, RunState};
 use ron_proto::values::{ContentId, EpochId, Tenant, Timestamp};
@@ -20,6 +20,8 @@ use crate::topology::L_RUNS;
 pub struct Entry {
     pub run: Arc<Run>,
     pub progress: Arc<Progress>,
+    /// The request that last changed the run; none after a restart.
+    pub request: Option<Trace>,
 }
 
 impl Entry {
@@ -28,6 +30,8 @@ impl Entry {
         Self {
             run: Arc::new(run),
             progress: Arc::clone(&self.progress),
+            // A stage's report comes on a thread that works for no request.
+            request: Trace::current().or_else(|| self.request.clone()),
         }
     }
 
@@ -80,6 +84,7 @@ impl Registry {
             let entry = Entry {
                 run: Arc::new(run),
                 progress: Arc::new(progress),
+                request: None,
             };
             table.insert(entry.run.id(), entry);
         }

@@ -239,6 +239,7 @@ impl Scheduler {
             let intent = Intent {
                 run: entry.run,
                 progress: entry.progress,
+                request: entry.request,
             };
             // The emitter drains this queue; if it is full, the next tick tries again.
             if self.intents.try_send(intent).is_err() {
@@ -323,6 +324,7 @@ impl Scheduler {
             compute_by,
             responder,
         } = request;
+        let _scope = responder.enter();
         let id = action.run_of(tenant, epoch);
         let admitted = match &action {
             RunAction::Compute { .. } => self.admit(memory, &id, &action, compute_by),
@@ -385,6 +387,7 @@ impl Scheduler {
         let job = Job {
             run: entry.run.clone(),
             progress: entry.progress.clone(),
+            request: entry.request.clone(),
             deadline: compute_by.map_or(budget, |by| by.earlier(budget)),
         };
         match self.work.try_send(job) {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ron_files::Dir;
+use ron_http::TraceScope;
 use ron_kernel::{Deadline, Receiver, Recv, SendError, Sender, SharedClock, Shutdown, ThreadCtx};
 use ron_proto::rewarder::RunReason;
 
@@ -75,6 +76,7 @@ impl Worker {
 
     /// Computes one job and passes the result on.
     pub fn tick(&self, job: Job, shutdown: &Shutdown) {
+        let _scope = TraceScope::enter(job.request.clone());
         report(&self.updates, &job, RunEvent::Computing, shutdown);
         let fuse = Fuse::new(&self.updates, &job.run, RunEvent::Failed(crashed()));
         let outcome = self.compute(&job, shutdown);

@@ -85,7 +85,7 @@ fn handle(api: &Api, req: &Request, responder: Responder, op: &'static str, read
 fn audit_refusal(api: &Api, req: &Request, op: &'static str, code: &'static str) {
     let key = req.idempotency_key();
     if let Ok(key) = key.and_then(|key| request_key(&req.principal, &key)) {
-        api.audit.record(&key, op, code, None);
+        api.audit.record(&key, op, code, (None, Some(&req.trace)));
     }
 }
 
@@ -152,6 +152,7 @@ fn enter(
     waiter: Waiter,
 ) {
     let op = waiter.op;
+    let trace = waiter.responder.trace().cloned();
     let inflight = api.metrics.inflight.with_label_values(&[op]);
     inflight.inc();
     match api.in_flight.enter(&key, &entries, waiter) {
@@ -166,6 +167,7 @@ fn enter(
                 entries,
                 shape,
                 op,
+                trace,
             };
             if let Err(retry_after_s) = api.queues.put(account, job) {
                 for finished in api.in_flight.finish(&[&key]) {

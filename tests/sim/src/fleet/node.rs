@@ -194,7 +194,7 @@ impl Node {
 
     /// The console asks with its credential, and has announced it on its disk: that line would be there after a power cut.
     fn is_asked_to_act(&self, request: &Request) {
-        let id = &request.request_id;
+        let id = request.trace.id();
         let bearer = format!("Bearer {}", credential());
         ensure(
             request.header("authorization") == Some(&bearer),

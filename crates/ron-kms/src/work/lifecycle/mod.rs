@@ -126,6 +126,7 @@ impl Lifecycle {
     }
 
     pub fn tick(&mut self, job: StoreJob) {
+        let _scope = job.call().map(|call| call.responder.enter());
         match job {
             StoreJob::Refresh => {} // it was read before the job
             StoreJob::Create(call, request) => self.create(call, request),

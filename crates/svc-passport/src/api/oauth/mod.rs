@@ -225,8 +225,7 @@ fn caller(api: &Api, req: &Request, form: &Fields, scope: &'static str) -> Resul
         peer: req.peer,
         transport: req.transport,
         client_cert: req.client_cert.clone(),
-        request_id: req.request_id.clone(),
-        traceparent: req.traceparent.clone(),
+        trace: req.trace.clone(),
     };
     api.auth
         .authorize(&head, &Need::Scope(scope))
@@ -283,7 +282,7 @@ impl Api {
     /// Logs a refused caller only; the caller of this function counts the answer.
     fn trace(&self, req: &Request, reason: &'static str, client: Option<&str>) {
         let peer = self.sender(req);
-        self.auth.refused(reason, peer, &req.request_id, client);
+        self.auth.refused(reason, peer, req.trace.id(), client);
     }
 }
 

@@ -188,6 +188,7 @@ fn an_opening_that_comes_after_the_withdrawal_is_refused() {
     let late = super::super::Intent {
         run: Arc::new(held),
         progress: Arc::default(),
+        request: None,
     };
     life.emitter.tick(&late, &life.shutdown);
     life.settle_down();
