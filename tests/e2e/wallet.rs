@@ -96,6 +96,18 @@ impl Wallet {
     }
 }
 
+/// The text of an answer. In that of a refusal `request_id` names the exchange, as its header does, and is left out.
+pub(super) fn but_for_the_id(reply: &Reply) -> String {
+    let text = String::from_utf8(reply.body.clone()).unwrap();
+    let id = reply.header("x-request-id").unwrap();
+    let member = format!("\"request_id\":\"{id}\"");
+    assert_eq!(
+        text.matches(&member).count(),
+        usize::from(reply.status >= 400)
+    );
+    text.replace(&member, "")
+}
+
 fn transfer(from: &str, to: &str, n: u64, nonce: u64) -> Value {
     json!({"from": from, "to": to, "asset": "ron", "amount_minor": n.to_string(), "nonce": nonce})
 }
@@ -290,7 +302,8 @@ fn batches(w: &Wallet) {
         (&problem["code"], &problem["details"]["item"]),
         (&json!("insufficient_funds"), &json!(1))
     );
-    assert_eq!(w.post("b2", "batch", &linked).body, refused.body);
+    let again = w.post("b2", "batch", &linked);
+    assert_eq!(but_for_the_id(&again), but_for_the_id(&refused));
     assert_eq!(w.balance("a"), three("750", "750", 4), "all or nothing");
     let linked = json!({"linked": true, "items": [item("a", "b", 50, 5), item("b", "c", 100, 1)]});
     json(&w.post("b3", "batch", &linked), 200);
@@ -603,8 +616,9 @@ fn a_replay_is_the_same_to_the_byte_across_a_restart() {
         w.post("good", "transfer", &good),
         w.post("bad", "transfer", &bad),
     ];
+    assert_eq!(before[0].body, after[0].body);
     for (b, a) in before.iter().zip(&after) {
-        assert_eq!((b.status, &b.body), (a.status, &a.body));
+        assert_eq!((b.status, but_for_the_id(b)), (a.status, but_for_the_id(a)));
         assert_eq!(a.header("idempotency-replayed"), Some("true"));
     }
     assert_eq!(w.balance("a").0, "6");

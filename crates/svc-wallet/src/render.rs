@@ -104,9 +104,8 @@ pub const fn seq_of(answer: &EntryAnswer) -> Option<u64> {
     }
 }
 
-/// The problem document of a refusal. Its `request_id` names the ledger entry of the refusal
-/// instead of the request, because the answer to a repeated request is byte-identical;
-/// `X-Request-Id` still names each exchange.
+/// The problem document of a refusal. The answer to a repeated request differs in its `request_id` alone, which names the
+/// exchange; `details.entry` names the ledger entry of the refusal.
 fn refusal(answer: &EntryAnswer, index: Option<usize>, options: AnswerOptions) -> Response {
     let EntryAnswer::Refused {
         code,
@@ -128,16 +127,13 @@ fn refusal(answer: &EntryAnswer, index: Option<usize>, options: AnswerOptions) -
     if let Some(index) = index {
         details.insert("item".to_owned(), index.into());
     }
-    let problem = if details.is_empty() {
-        problem
-    } else {
-        problem.with_details(details.into())
-    };
-    let Some(seq) = seq else {
+    if let Some(seq) = seq {
+        details.insert("entry".to_owned(), (*seq).into());
+    }
+    if details.is_empty() {
         return problem.into();
-    };
-    let id = format!("entry-{seq}");
-    Response::bytes(problem.status, problem.content_type(), problem.to_json(&id))
+    }
+    problem.with_details(details.into()).into()
 }
 
 /// 422: the key belongs to a different request.
@@ -264,6 +260,14 @@ mod tests {
         serde_json::from_slice(r.body.as_bytes()).unwrap()
     }
 
+    /// The problem document as the answer to the request with this id has it.
+    fn document(r: &Response, id: &str) -> serde_json::Value {
+        match &r.body {
+            Body::Problem(problem) => serde_json::from_slice(&problem.to_json(id)).unwrap(),
+            other => panic!("{other:?} is no problem"),
+        }
+    }
+
     fn details(r: &Response) -> serde_json::Value {
         match &r.body {
             Body::Problem(problem) => *problem.details.clone().unwrap_or_default(),
@@ -277,14 +281,17 @@ mod tests {
     };
 
     #[test]
-    fn a_refusal_sent_again_is_the_same_to_the_byte() {
+    fn a_refusal_sent_again_is_the_same_but_for_the_request() {
         let first = refused(RefusalCode::InsufficientFunds, 9, None, false);
         let again = refused(RefusalCode::InsufficientFunds, 9, None, true);
         let (a, b) = (
             answer(Shape::One, std::slice::from_ref(&first), OPTIONS),
             answer(Shape::One, &[again], OPTIONS),
         );
-        assert_eq!(a.body.as_bytes(), b.body.as_bytes());
+        let [a_text, b_text] = [&a, &b].map(|told| document(told, "r"));
+        assert_eq!(a_text, b_text);
+        assert_eq!(document(&a, "find-me-43")["request_id"], "find-me-43");
+        assert_eq!(a_text["details"]["entry"], 9);
         assert_eq!((a.status, a.get("idempotency-replayed")), (409, None));
         assert_eq!(b.get("idempotency-replayed"), Some("true"));
     }
@@ -329,7 +336,7 @@ mod tests {
             refused(RefusalCode::InsufficientFunds, 4, None, false),
         ];
         let linked = answer(Shape::Batch { linked: true }, &all, OPTIONS);
-        let told = body(&linked);
+        let told = document(&linked, "r");
         assert_eq!(
             (linked.status, &told["code"]),
             (409, &"insufficient_funds".into())
