@@ -80,6 +80,7 @@ mod stolen_issuer;
 mod taken_port;
 mod tenant_walk;
 mod tenants;
+mod trace;
 mod transit;
 mod transit_documented;
 mod value_loop;

@@ -18,6 +18,7 @@ pub mod tools;
 pub mod verifiers;
 pub mod witness;
 
+use std::fs::File;
 use std::io::{BufRead as _, BufReader};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -244,21 +245,27 @@ impl Fleet {
 
     /// Starts one in a data directory that may have been used before.
     pub fn start_in(dir: Arc<TempDir>) -> Self {
-        let mut command = Command::new(ron_binary());
-        Self::run(dir, unhurried(&mut command))
+        Self::run(dir, unhurried(&mut up()))
+    }
+
+    /// Starts one in a new data directory, whose services write their log lines of level info, in this format, to a file.
+    pub fn start_logging(format: &str, log: File) -> Self {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let mut command = up();
+        let args = ["--log-level", "info", "--log-format", format];
+        Self::run(Arc::new(dir), unhurried(command.args(args).stderr(log)))
     }
 
     /// The same, with further environment.
     pub fn start_with(dir: Arc<TempDir>, env: &[(&str, PathBuf)]) -> Self {
-        let mut command = Command::new(ron_binary());
         let env = env.iter().map(|(key, value)| (key, value));
-        Self::run(dir, unhurried(&mut command).envs(env))
+        Self::run(dir, unhurried(&mut up()).envs(env))
     }
 
     /// Starts one in a new data directory with the default limits and timeouts of operators.
     pub fn as_by_default() -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
-        Self::run(Arc::new(dir), &mut Command::new(ron_binary()))
+        Self::run(Arc::new(dir), &mut up())
     }
 
     fn run(dir: Arc<TempDir>, command: &mut Command) -> Self {
@@ -277,8 +284,7 @@ impl Fleet {
 
     /// Starts one whose services may refuse the issuer, and so passports.
     pub fn start_distrusting(dir: Arc<TempDir>) -> Self {
-        let mut command = Command::new(ron_binary());
-        Self::run_as_it_is(dir, unhurried(&mut command))
+        Self::run_as_it_is(dir, unhurried(&mut up()))
     }
 
     fn run_as_it_is(dir: Arc<TempDir>, command: &mut Command) -> Self {
@@ -574,12 +580,17 @@ impl Drop for Fleet {
     }
 }
 
+fn up() -> Command {
+    let mut command = Command::new(ron_binary());
+    command.arg("up");
+    command
+}
+
 fn spawn_up(dir: &Path, command: &mut Command) -> Child {
     command
-        .args(["up", "--base-port", "0", "--data-dir"])
+        .args(["--base-port", "0", "--data-dir"])
         .arg(dir)
         .stdout(Stdio::piped())
-        .stderr(Stdio::inherit())
         .spawn()
         .expect("ron starts")
 }

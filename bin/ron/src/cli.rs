@@ -7,7 +7,8 @@ use clap::{Parser, Subcommand};
 
 use crate::{
     audience, check, client, clock, console, demo, doctor, events, ha, init, issuer, kms, ledger,
-    login, net, policy, receipt, revocations, rewarder, shell, status, token, up, wallet, witness,
+    login, net, policy, receipt, revocations, rewarder, shell, status, token, trace, up, wallet,
+    witness,
 };
 
 /// A trust-and-value plane: keys, tokens, money, payouts, verifiable by third parties.
@@ -44,6 +45,7 @@ enum Command {
     Doctor(doctor::DoctorArgs),
     Status(status::StatusArgs),
     Events(events::EventsArgs),
+    Trace(trace::TraceArgs),
     Login(Box<login::LoginArgs>),
     Logout(login::LogoutArgs),
     Console(console::ConsoleArgs),
@@ -88,6 +90,7 @@ impl Cli {
             Command::Doctor(args) => doctor::run(&args),
             Command::Status(args) => status::run(&args),
             Command::Events(args) => events::run(&args),
+            Command::Trace(args) => trace::run(&args),
             Command::Login(args) => login::login(&args),
             Command::Logout(args) => login::logout(&args),
             Command::Console(args) => console::run(&args),

@@ -29,6 +29,10 @@ const EXAMPLES: &[(&str, &str)] = &[
         "ron events\nron events --follow\nron events --json | jq -r 'select(.severity != \"info\") | .service + \" \" + .kind'\nron events --follow --health http://10.0.0.1:7475 --health http://10.0.0.2:7475",
     ),
     (
+        "trace",
+        "ron trace find-me-42 --log ron.log\nron trace find-me-42 --log wallet.log --log ledger.log --json\njournalctl -o cat -u 'ron-*' -u 'svc-*' | ron trace find-me-42 --log -",
+    ),
+    (
         "ha status",
         "ron ha status\nron ha status --health http://10.0.0.1:7465 --health http://10.0.0.2:7465",
     ),

@@ -34,6 +34,7 @@ mod shell;
 mod status;
 mod table;
 mod token;
+mod trace;
 mod up;
 mod verifiers;
 mod wallet;

@@ -1,0 +1,138 @@
+//! The id of a request is in the logs of all services that worked for it, and `ron trace` finds it there.
+
+use std::fs::File;
+use std::path::Path;
+
+use ron_tests::{Fleet, json, ok, until};
+use serde_json::Value;
+
+const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
+/// What `ron trace --json` prints.
+fn trace(fleet: &Fleet, id: &str, log: &Path) -> Vec<Value> {
+    let out = fleet.ron(&["trace", id, "--json", "--log", log.to_str().unwrap()]);
+    let text = ok(&out);
+    let lines = text.lines().map(|line| serde_json::from_str(line).unwrap());
+    lines.collect()
+}
+
+/// Service, route and status of the requests among log lines, in their order.
+fn requests(lines: &[Value]) -> Vec<(String, String, u64)> {
+    let text = |line: &Value, name: &str| line[name].as_str().unwrap().to_owned();
+    let found = lines.iter().filter(|line| line["event"] == "http_request");
+    let told = |line: &Value| {
+        let status = line["status"].as_u64().unwrap();
+        (text(line, "service"), text(line, "route"), status)
+    };
+    found.map(told).collect()
+}
+
+fn done(service: &str, route: &str, status: u64) -> (String, String, u64) {
+    (service.to_owned(), route.to_owned(), status)
+}
+
+/// Sends a transfer of an account to another with an id; its answer names the id.
+fn transfer(fleet: &Fleet, id: &str, from: &str, status: u16) -> Value {
+    let url = format!("{}/v1/transfer", fleet.api("svc-wallet"));
+    let token = fleet.token("svc-wallet", None);
+    let body =
+        format!(r#"{{"from":"{from}","to":"b","asset":"ron","amount_minor":"5","nonce":1}}"#);
+    let headers = [
+        ("Idempotency-Key", id),
+        ("X-Request-Id", id),
+        ("traceparent", PARENT),
+    ];
+    let reply = fleet.post(&url, Some(&token), &body, &headers);
+    assert_eq!(reply.header("x-request-id"), Some(id));
+    json(&reply, status)
+}
+
+#[test]
+fn an_id_finds_its_request_in_the_logs_of_every_service() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("ron.log");
+    let fleet = Fleet::start_logging("json", File::create(&log).unwrap());
+    let issue = format!("{}/v1/issue", fleet.api("svc-wallet"));
+    let token = fleet.token("svc-wallet", None);
+    let funds = r#"{"to":"a","asset":"ron","amount_minor":"9"}"#;
+    let issued = fleet.post(&issue, Some(&token), funds, &[("Idempotency-Key", "i")]);
+    assert_eq!(issued.status, 200);
+
+    transfer(&fleet, "find-me-42", "a", 200);
+    let refused = transfer(&fleet, "find-me-43", "nobody", 409);
+    assert_eq!(refused["request_id"], "find-me-43");
+    for (id, status) in [("find-me-42", 200), ("find-me-43", 409)] {
+        // The line of an answer may be written after the answer is read.
+        let mut lines = Vec::new();
+        until("the wallet has logged its answer", || {
+            lines = trace(&fleet, id, &log);
+            requests(&lines).len() == 2
+        });
+        let ledger = done("ron-ledger", "/v1/ledger/commit", 200);
+        let wallet = done("svc-wallet", "/v1/transfer", status);
+        assert_eq!(requests(&lines), [ledger, wallet]);
+    }
+    // The wallet's own record of the operation, which it writes a little later.
+    let outcome = |id: &str| {
+        let lines = ok(&fleet.ron(&["trace", id]));
+        lines
+            .split_whitespace()
+            .find_map(|word| word.strip_prefix("outcome=").map(str::to_owned))
+    };
+    until("the operations are recorded", || {
+        fleet.ron(&["trace", "find-me-43"]).status.success()
+    });
+    assert_eq!(outcome("find-me-42").as_deref(), Some("done"));
+    assert_eq!(outcome("find-me-43").as_deref(), Some("insufficient_funds"));
+
+    let nothing = fleet.ron(&["trace", "find-me-44", "--log", log.to_str().unwrap()]);
+    let why = String::from_utf8(nothing.stderr).unwrap();
+    assert_eq!(nothing.status.code(), Some(1));
+    assert!(
+        why.contains("find-me-44") && why.contains("operations.jsonl") && why.contains("ron.log"),
+        "{why}"
+    );
+}
+
+#[test]
+fn the_token_of_a_request_is_found_at_the_kms() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("ron.log");
+    let fleet = Fleet::start_logging("compact", File::create(&log).unwrap());
+    let file = fleet.dir().join("clients/operator.json");
+    let operator: Value = ron_tests::read_json(&file);
+    let secret = |name: &str| operator[name].as_str().unwrap().to_owned();
+    let url = format!("{}/oauth2/token", fleet.api("svc-passport"));
+    let body = "grant_type=client_credentials&audience=svc-wallet";
+    let basic = ron_client::basic(&secret("client_id"), &secret("client_secret"));
+    let headers = [
+        ("Authorization", basic.as_str()),
+        ("Content-Type", "application/x-www-form-urlencoded"),
+        ("X-Request-Id", "token-7"),
+        ("traceparent", PARENT),
+    ];
+    let reply = fleet.post(&url, None, body, &headers);
+    assert_eq!(
+        (reply.status, reply.header("x-request-id")),
+        (200, Some("token-7"))
+    );
+    let mut lines = Vec::new();
+    until("the issuer has logged its answer", || {
+        lines = trace(&fleet, "token-7", &log);
+        lines.len() == 3
+    });
+    let told = lines.iter().map(|line| {
+        (
+            line["service"].as_str().unwrap(),
+            line["event"].as_str().unwrap(),
+        )
+    });
+    assert_eq!(
+        told.collect::<Vec<_>>(),
+        [
+            ("ron-kms", "http_request"),
+            ("svc-passport", "token_issued"),
+            ("svc-passport", "http_request"),
+        ]
+    );
+}
