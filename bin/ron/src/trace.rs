@@ -1,6 +1,7 @@
 //! `ron trace`: the log lines of one request, of all services, by time.
 
 use std::collections::BTreeSet;
+use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -253,7 +254,7 @@ impl Line {
                 Value::String(word) if is_word(word) => word.clone(),
                 value => value.to_string(),
             };
-            text.push_str(&format!(" {name}={value}"));
+            let _ = write!(text, " {name}={value}");
         }
         text + " request_id=" + &self.id
     }

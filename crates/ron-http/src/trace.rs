@@ -31,11 +31,13 @@ thread_local! {
     static CURRENT: RefCell<Option<Trace>> = const { RefCell::new(None) };
 }
 
-/// The identity of a request: its id and, if its client sent one, the trace context.
+/// The identity of a request: its id and, if its client sent one, the trace context. Clones share it.
 #[derive(Clone)]
-pub struct Trace {
+pub struct Trace(Arc<Identity>);
+
+struct Identity {
     id: ShortId,
-    context: Option<Arc<Context>>,
+    context: Option<Context>,
 }
 
 /// A W3C trace context, passed on as it came.
@@ -55,22 +57,23 @@ impl Trace {
     pub(crate) fn of(id: ShortId, parent: Option<&str>, state: Option<&str>) -> Self {
         let context = parent.filter(|text| is_parent(text)).map(|parent| {
             let state = state.filter(|text| text.len() <= STATE_MAX && text.is_ascii());
-            Arc::new(Context {
+            Context {
                 parent: parent.to_owned(),
                 state: state.map(str::to_owned),
-            })
+            }
         });
-        Self { id, context }
+        Self(Arc::new(Identity { id, context }))
     }
 
     /// The id of the request.
     pub fn id(&self) -> &str {
-        self.id.as_str()
+        self.0.id.as_str()
     }
 
     /// The `traceparent` of the request, if it had a valid one.
     pub fn traceparent(&self) -> Option<&str> {
-        self.context.as_ref().map(|context| context.parent.as_str())
+        let context = self.0.context.as_ref();
+        context.map(|context| context.parent.as_str())
     }
 
     /// The request that the calling thread works for.
@@ -83,7 +86,7 @@ impl Trace {
 
     /// Adds the headers of a call that is made for this request.
     fn add_to(&self, headers: &mut HeaderMap) {
-        let context = self.context.as_deref();
+        let context = self.0.context.as_ref();
         let pairs = [
             (REQUEST_ID, Some(self.id())),
             (TRACEPARENT, context.map(|context| context.parent.as_str())),
@@ -109,7 +112,8 @@ impl Serialize for Trace {
 
 impl From<ShortId> for Trace {
     fn from(id: ShortId) -> Self {
-        Self { id, context: None }
+        let context = None;
+        Self(Arc::new(Identity { id, context }))
     }
 }
 
@@ -270,12 +274,12 @@ mod tests {
             assert!(!parent(bad), "{bad}");
         }
         let state = |text: &str| {
-            let context = trace(Some(PARENT), Some(text)).context.unwrap();
-            context.state.clone()
+            let trace = trace(Some(PARENT), Some(text));
+            trace.0.context.as_ref().unwrap().state.clone()
         };
         assert_eq!(state("a=1").as_deref(), Some("a=1"));
         assert_eq!(state(&"x".repeat(STATE_MAX + 1)), None);
-        assert!(trace(None, Some("a=1")).context.is_none());
+        assert!(trace(None, Some("a=1")).0.context.is_none());
     }
 
     #[test]

@@ -60,8 +60,14 @@ pub fn seal_key(
             let there = dir.exists(&name);
             let there = there.map_err(|e| StoreError::SealKey(format!("{}: {e}", path.display())));
             // Never for an existing store, whose records a new key could not open.
-            if *may_create && new_store && !there? {
-                make_key_file(&dir, &name, random)?;
+            if *may_create && new_store {
+                if there? {
+                    // A start that was killed may have made it without the sync that makes it durable.
+                    let kept = dir.disk().sync_dir(dir.path());
+                    kept.map_err(|e| StoreError::SealKey(format!("{}: {e}", path.display())))?;
+                } else {
+                    make_key_file(&dir, &name, random)?;
+                }
             }
             let text = read_secret_in(&dir, &name);
             parse_hex(path, &text.map_err(StoreError::SealKey)?)

@@ -132,7 +132,13 @@ pub fn add(dir: &Dir, name: &str, bytes: &[u8]) -> io::Result<()> {
     dir.write_with_mode(name, bytes, READABLE)
 }
 
-/// Creates a file that must not exist yet, durably and whole; false if it existed already.
+/// Makes durable that the files of this directory are in it. A file that exists may be one that a process put in place before it
+/// was killed, without the sync that would have followed; a power cut takes such a file away.
+pub fn keep(dir: &Dir) -> io::Result<()> {
+    dir.disk().sync_dir(dir.path())
+}
+
+/// Creates a file that must not exist yet, whole; false if it existed already. It is durable in both cases.
 /// `temp_tag` keeps the temporary names of concurrent writers apart.
 pub fn add_once(dir: &Dir, name: &str, source: &Source, temp_tag: &str) -> io::Result<bool> {
     let disk = &**dir.disk();
@@ -145,11 +151,13 @@ pub fn add_once(dir: &Dir, name: &str, source: &Source, temp_tag: &str) -> io::R
     // A link fails if the target exists; a rename would replace it.
     let linked = disk.link(&temp, &dir.file(name));
     disk.remove(&temp)?;
-    match linked {
-        Ok(()) => disk.sync_dir(dir.path()).map(|()| true),
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
-        Err(error) => Err(error),
-    }
+    let is_new = match linked {
+        Ok(()) => true,
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
+        Err(error) => return Err(error),
+    };
+    keep(dir)?;
+    Ok(is_new)
 }
 
 /// Canonical JSON, as stored in run directories.

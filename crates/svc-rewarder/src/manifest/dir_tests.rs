@@ -136,3 +136,32 @@ fn a_power_cut_leaves_a_file_added_once_whole_or_absent() {
         );
     }
 }
+
+#[test]
+fn a_file_of_a_killed_process_is_kept_before_it_is_relied_on() {
+    let dir = Path::new("/runs/tenant-default/epoch-e:1");
+    let relied_on: [fn(&Dir) -> io::Result<()>; 2] = [keep, |dir| {
+        add_once(dir, LEDGER, &Source::Memory(b"evidence".to_vec()), "t")
+            .map(|is_new| assert!(!is_new))
+    }];
+    for rely in relied_on {
+        let disk = SimDisk::new();
+        let place = on(&disk, dir);
+        place.create().expect("made");
+        add(&place, "written", b"evidence").expect("written");
+        // A process that was killed between the two steps of putting a file in place.
+        place
+            .disk()
+            .link(&place.file("written"), &place.file(LEDGER))
+            .expect("linked");
+        let lost = disk.fork();
+        lost.crash(CrashMode::LoseAll);
+        assert!(
+            !files(&lost, dir).contains_key(LEDGER),
+            "the test is of something"
+        );
+        rely(&place).expect("kept");
+        disk.crash(CrashMode::LoseAll);
+        assert!(files(&disk, dir).contains_key(LEDGER));
+    }
+}

@@ -234,7 +234,7 @@ impl Emitter {
         // A stored signature is checked like a new one: the pinned keys may have changed since it
         // was made.
         if stored.is_some_and(|sig| good(&sig).is_ok()) {
-            return Ok(());
+            return keep(dir, dir::RUN_SIG);
         }
         let signature = self.call(KMS, shutdown, |by| {
             self.signer.sign(&manifest.commitment, by)
@@ -255,7 +255,7 @@ impl Emitter {
             Pause::Hold(reason("io", detail))
         })?;
         if exists {
-            return Ok(());
+            return keep(dir, dir::LEDGER);
         }
         let doc = self.call(LEDGER, shutdown, |by| {
             self.ledger.account(&manifest.pool_account, by)
@@ -469,6 +469,12 @@ fn refused(what: &str, code: RefusalCode) -> Pause {
 fn damaged(error: &verify::VerifyError) -> Pause {
     let detail = format!("the artifacts are damaged ({error}); compute the epoch again");
     Pause::Fail(reason("artifacts_damaged", detail))
+}
+
+/// Makes a file durable that is there already.
+fn keep(dir: &Dir, name: &str) -> Step<()> {
+    let kept = dir::keep(dir);
+    kept.map_err(|error| Pause::Hold(reason("io", format!("{name} cannot be kept: {error}"))))
 }
 
 fn write<T: serde::Serialize>(dir: &Dir, name: &str, document: &T) -> Step<()> {
