@@ -58,8 +58,8 @@ ron_service::settings! {
         /// Maximum number of ledger entries kept in a local copy, so that repeated requests are
         /// answered while the ledger is unavailable.
         "answers.keep" => answers_keep: u64 = "1000000", range("1000", "100000000"), restart(Files);
-        /// How long an answer is kept in the local copy and returned again, byte for byte, without asking
-        /// the ledger. The ledger itself knows every key for ever.
+        /// How long an answer is kept in the local copy and returned again, byte for byte but for the
+        /// `request_id` of a refusal, without asking the ledger. The ledger itself knows every key for ever.
         "answers.keep_for" => answers_keep_for: Duration = "24h", range("1m", "720h"), restart(Files);
         /// Age up to which a balance is answered from the cache while the ledger answers, unless an entry
         /// has changed the account; 0ms asks the ledger each time.

@@ -205,7 +205,7 @@ impl Node {
             is_on_the_disk(&self.disk, id),
             &format!("{id} acts before its line is durable"),
         );
-        self.state().asked.push(id.clone());
+        self.state().asked.push(id.to_owned());
         if below(8) == 0 {
             fault::happened("a connection breaks while a node acts");
             let trouble = self.truth.node_is_troubled(self.at);
