@@ -12,7 +12,7 @@ use loom::thread;
 #[cfg(shuttle)]
 use shuttle::thread;
 
-use ron_http::{ClientConfig, HttpClient, Responder, Response};
+use ron_http::{ClientConfig, HttpClient, JointCalls, Responder, Response};
 use ron_kernel::queue::bare_queue;
 use ron_kernel::{
     Deadline, KernelMetrics, Receiver, Registry, ReplyWaiter, Sender, Shutdown, ShutdownTrigger,
@@ -126,6 +126,7 @@ impl Wallet {
             unresolved: self.unresolved.clone(),
             balances: self.balances.clone(),
             audit: self.audit.clone(),
+            calls: JointCalls::default(),
             clock: SystemClock::shared(),
             metrics: o.metrics.clone(),
         };
@@ -185,6 +186,7 @@ impl Wallet {
                     entries,
                     shape: Shape::One,
                     op: "transfer",
+                    trace: None,
                 };
                 if self.queues.put(&from, job).is_err() {
                     for finished in self.in_flight.finish(&[&key]) {
