@@ -248,11 +248,12 @@ impl Fleet {
         Self::run(dir, unhurried(&mut up()))
     }
 
-    /// Starts one in a new data directory, whose services write their log lines of level info, in this format, to a file.
+    /// Starts one in a new data directory, whose services write all their log lines, in this format, to a file. At level info
+    /// a request may have no line, when many others end in the same second.
     pub fn start_logging(format: &str, log: File) -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let mut command = up();
-        let args = ["--log-level", "info", "--log-format", format];
+        let args = ["--log-level", "debug", "--log-format", format];
         Self::run(Arc::new(dir), unhurried(command.args(args).stderr(log)))
     }
 

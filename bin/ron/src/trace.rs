@@ -9,16 +9,9 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use ron_proto::Timestamp;
 use serde_json::{Map, Value, json};
+use svc_wallet::OPERATION_FILES;
 
 use crate::layout::Layout;
-
-/// Files of the wallet's records of operations: the newest, and those before it.
-const OPERATIONS: [&str; 4] = [
-    "operations.jsonl.3",
-    "operations.jsonl.2",
-    "operations.jsonl.1",
-    "operations.jsonl",
-];
 
 /// Show the log lines of a request, of all services, oldest first. Ends with code 1 when there are none.
 ///
@@ -96,7 +89,8 @@ fn sources(args: &TraceArgs) -> Result<Vec<Source>, String> {
     if args.log.is_empty() || args.data_dir.is_some() {
         let layout = Layout::new(args.data_dir.as_deref())?;
         let dir = layout.data("svc-wallet").join("audit");
-        let files = OPERATIONS.iter().map(|name| dir.join(name));
+        // The oldest first, so that lines of one millisecond stay in their order.
+        let files = OPERATION_FILES.iter().rev().map(|name| dir.join(name));
         all.extend(files.filter(|file| file.exists()).map(Source::File));
     }
     let mut input = false;
@@ -269,7 +263,7 @@ impl Line {
 
 fn is_operations(source: &str) -> bool {
     let name = Path::new(source).file_name().and_then(|name| name.to_str());
-    name.is_some_and(|name| OPERATIONS.contains(&name))
+    name.is_some_and(|name| OPERATION_FILES.contains(&name))
 }
 
 fn is_word(text: &str) -> bool {

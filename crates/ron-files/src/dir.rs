@@ -70,6 +70,12 @@ impl Dir {
         self.disk.exists(&self.file(name))
     }
 
+    /// Makes durable which files are in it. A file that exists may be one that a process put in place before it was killed,
+    /// without the sync that would have followed; a power cut takes such a file away.
+    pub fn sync(&self) -> io::Result<()> {
+        self.disk.sync_dir(&self.path)
+    }
+
     /// Opens an existing file for reading.
     pub fn open_read(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
         self.disk.open_read(&self.file(name))

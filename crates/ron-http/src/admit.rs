@@ -20,7 +20,7 @@ use crate::router::Match;
 use crate::shared::Shared;
 use crate::slots::Lease;
 use crate::spool::{Place, Spool};
-use crate::trace::Trace;
+use crate::trace::{TRACEPARENT, TRACESTATE, Trace};
 use crate::unpack::{ACCEPTED, Coding};
 
 /// The decision on a request with a complete head.
@@ -114,9 +114,9 @@ impl Shared {
         };
         // In several fields it would have to be joined; a context may lose its state.
         let state = headers
-            .get("tracestate")
-            .filter(|_| headers.count("tracestate") == 1);
-        let trace = Trace::of(id, headers.get("traceparent"), state);
+            .get(TRACESTATE)
+            .filter(|_| headers.count(TRACESTATE) == 1);
+        let trace = Trace::of(id, headers.get(TRACEPARENT), state);
         let head_info = RequestHead {
             method: head.method,
             path: path.to_owned(),

@@ -53,8 +53,8 @@ impl Default for AccessLog {
 }
 
 impl AccessLog {
-    /// The lines of which a request's is one. None for reads that succeed: monitors, and services that follow others, ask
-    /// all the time.
+    /// The lines of which a request's is one. None for reads that succeed, which services that follow others send all the
+    /// time, and for routes that are not timed, which only monitors ask.
     fn of(&self, method: Method, timed: bool, status: u16) -> Option<&LineBudget> {
         let is_read = matches!(method, Method::GET | Method::HEAD);
         match status {

@@ -16,8 +16,8 @@ use ureq::http::{HeaderMap, HeaderValue};
 use crate::ids::ShortId;
 
 const REQUEST_ID: &str = "x-request-id";
-const TRACEPARENT: &str = "traceparent";
-const TRACESTATE: &str = "tracestate";
+pub(crate) const TRACEPARENT: &str = "traceparent";
+pub(crate) const TRACESTATE: &str = "tracestate";
 
 /// Longest `tracestate` that is passed on, in bytes; a longer one is dropped.
 const STATE_MAX: usize = 512;
@@ -70,12 +70,6 @@ impl Trace {
         self.0.id.as_str()
     }
 
-    /// The `traceparent` of the request, if it had a valid one.
-    pub fn traceparent(&self) -> Option<&str> {
-        let context = self.0.context.as_ref();
-        context.map(|context| context.parent.as_str())
-    }
-
     /// The request that the calling thread works for.
     pub fn current() -> Option<Self> {
         // An error: the thread is ending.
@@ -112,8 +106,7 @@ impl Serialize for Trace {
 
 impl From<ShortId> for Trace {
     fn from(id: ShortId) -> Self {
-        let context = None;
-        Self(Arc::new(Identity { id, context }))
+        Self::of(id, None, None)
     }
 }
 
@@ -268,7 +261,7 @@ mod tests {
 
     #[test]
     fn contexts_are_taken_only_when_well_formed() {
-        let parent = |text: &str| trace(Some(text), None).traceparent().is_some();
+        let parent = |text: &str| trace(Some(text), None).0.context.is_some();
         assert!(parent(PARENT));
         for bad in ["", "00", &PARENT[1..], &format!("{PARENT}-00"), "zz-a-b-c"] {
             assert!(!parent(bad), "{bad}");

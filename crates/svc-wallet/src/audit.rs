@@ -17,8 +17,13 @@ use crate::topology::AUDIT_QUEUE;
 
 /// Maximum bytes of one file.
 const FILE_BYTES: u64 = 32 << 20;
-/// Files kept, including the one that is being written.
-const FILES: u32 = 4;
+/// Names of the records of operations in `audit` of the data directory: the file that is being written, then older ones.
+pub const OPERATION_FILES: [&str; 4] = [
+    "operations.jsonl",
+    "operations.jsonl.1",
+    "operations.jsonl.2",
+    "operations.jsonl.3",
+];
 /// Maximum lines of one write: all that the queue holds.
 const LINES: usize = AUDIT_QUEUE.capacity;
 /// How long lines gather before they are written. Waking the thread for each of them costs the committers more than
@@ -107,7 +112,7 @@ pub fn run(ctx: &ThreadCtx, lines: &Receiver<Line>, dir: Option<Dir>, errors: &C
     }
 }
 
-/// Files `operations.jsonl`, `.1`, `.2` ...; the newest has no number.
+/// The files of [`OPERATION_FILES`].
 #[derive(Debug)]
 struct Stream {
     dir: Dir,
@@ -120,11 +125,8 @@ impl Stream {
         Self { dir, file: None }
     }
 
-    fn path(&self, n: u32) -> PathBuf {
-        match n {
-            0 => self.dir.file("operations.jsonl"),
-            n => self.dir.file(&format!("operations.jsonl.{n}")),
-        }
+    fn path(&self, n: usize) -> PathBuf {
+        self.dir.file(OPERATION_FILES[n])
     }
 
     fn write(&mut self, lines: &[Line]) -> io::Result<()> {
@@ -143,7 +145,7 @@ impl Stream {
         }
         if self.file.as_ref().is_some_and(|(_, n)| *n >= FILE_BYTES) {
             self.file = None;
-            for n in (0..FILES - 1).rev() {
+            for n in (0..OPERATION_FILES.len() - 1).rev() {
                 let disk = self.dir.disk();
                 if disk.exists(&self.path(n))? {
                     disk.rename(&self.path(n), &self.path(n + 1))?;
@@ -193,7 +195,7 @@ mod tests {
             out.write(std::slice::from_ref(&line)).unwrap();
         }
         let files = std::fs::read_dir(dir.path()).unwrap().count();
-        assert_eq!(files, FILES as usize);
+        assert_eq!(files, OPERATION_FILES.len());
         assert_eq!(std::fs::read_to_string(out.path(3)).unwrap(), text);
     }
 }

@@ -35,5 +35,6 @@ mod upstream;
 mod watch;
 mod webhooks;
 
+pub use audit::OPERATION_FILES;
 pub use boot::SvcWallet;
 pub use policy::check as check_policy;

@@ -30,6 +30,7 @@ use crate::keys::{DeviceInput, PublicKey};
 
 /// Maximum object handles that a session caches.
 const OBJECTS_MAX: usize = 4096;
+
 /// A configured token, shared by all sessions with it.
 pub struct Token {
     settings: Pkcs11Settings,

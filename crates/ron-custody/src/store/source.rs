@@ -63,7 +63,7 @@ pub fn seal_key(
             if *may_create && new_store {
                 if there? {
                     // A start that was killed may have made it without the sync that makes it durable.
-                    let kept = dir.disk().sync_dir(dir.path());
+                    let kept = dir.sync();
                     kept.map_err(|e| StoreError::SealKey(format!("{}: {e}", path.display())))?;
                 } else {
                     make_key_file(&dir, &name, random)?;

@@ -246,7 +246,7 @@ pub fn remove_from(home: &Dir) -> Result<(), StoreError> {
             home.remove(&name).map_err(gone)?;
         }
     }
-    home.disk().sync_dir(home.path()).map_err(gone)
+    home.sync().map_err(gone)
 }
 
 /// The tables in a directory, whose lock the caller has; `None` when there are none and `may_create` is not set.

@@ -54,7 +54,7 @@ pub fn remove(dir: &Dir) -> std::io::Result<()> {
     for name in names.iter().filter(|name| is_segment(name)) {
         dir.remove(name)?;
     }
-    dir.disk().sync_dir(dir.path())
+    dir.sync()
 }
 
 fn is_segment(name: &str) -> bool {

@@ -86,7 +86,7 @@ pub fn write(
     if let (Some(table), Some(_)) = (&computed.table, &computed.manifest.claims) {
         write_claims(target, table)?;
     }
-    disk.sync_dir(target.path())?;
+    target.sync()?;
     add(target, RUN, &manifest)
 }
 
@@ -116,7 +116,7 @@ fn clear(dir: &Dir) -> io::Result<()> {
 fn remove_manifest(dir: &Dir) -> io::Result<()> {
     if dir.exists(RUN)? {
         dir.remove(RUN)?;
-        dir.disk().sync_dir(dir.path())?;
+        dir.sync()?;
     }
     Ok(())
 }
@@ -130,12 +130,6 @@ pub fn remove(dir: &Dir) -> io::Result<()> {
 /// Adds or replaces one file, durably and whole.
 pub fn add(dir: &Dir, name: &str, bytes: &[u8]) -> io::Result<()> {
     dir.write_with_mode(name, bytes, READABLE)
-}
-
-/// Makes durable that the files of this directory are in it. A file that exists may be one that a process put in place before it
-/// was killed, without the sync that would have followed; a power cut takes such a file away.
-pub fn keep(dir: &Dir) -> io::Result<()> {
-    dir.disk().sync_dir(dir.path())
 }
 
 /// Creates a file that must not exist yet, whole; false if it existed already. It is durable in both cases.
@@ -156,7 +150,7 @@ pub fn add_once(dir: &Dir, name: &str, source: &Source, temp_tag: &str) -> io::R
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
         Err(error) => return Err(error),
     };
-    keep(dir)?;
+    dir.sync()?;
     Ok(is_new)
 }
 

@@ -140,7 +140,7 @@ fn a_power_cut_leaves_a_file_added_once_whole_or_absent() {
 #[test]
 fn a_file_of_a_killed_process_is_kept_before_it_is_relied_on() {
     let dir = Path::new("/runs/tenant-default/epoch-e:1");
-    let relied_on: [fn(&Dir) -> io::Result<()>; 2] = [keep, |dir| {
+    let relied_on: [fn(&Dir) -> io::Result<()>; 2] = [Dir::sync, |dir| {
         add_once(dir, LEDGER, &Source::Memory(b"evidence".to_vec()), "t")
             .map(|is_new| assert!(!is_new))
     }];

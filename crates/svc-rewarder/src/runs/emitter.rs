@@ -473,7 +473,7 @@ fn damaged(error: &verify::VerifyError) -> Pause {
 
 /// Makes a file durable that is there already.
 fn keep(dir: &Dir, name: &str) -> Step<()> {
-    let kept = dir::keep(dir);
+    let kept = dir.sync();
     kept.map_err(|error| Pause::Hold(reason("io", format!("{name} cannot be kept: {error}"))))
 }
 

@@ -148,7 +148,7 @@ fn import_version(kms: &Kms, request: &Request) -> Result<Action, Refusal> {
         op_id: fresh(kms),
     };
     Ok(Action::store(|call| {
-        StoreJob::Import(call, Box::new(ask), Purposes::Single)
+        StoreJob::Import(call, Box::new(ask), Purposes::Shared)
     }))
 }
 

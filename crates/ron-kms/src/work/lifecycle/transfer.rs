@@ -46,7 +46,7 @@ impl Lifecycle {
             id: self.new_uuid(),
         });
         let ordered = self.perform(call, change, &kid, |this, call| {
-            if purposes == Purposes::Single && ask.into.is_none() {
+            if purposes == Purposes::Single {
                 this.is_free(&kid)?;
             }
             this.plan_import(call, ask, &kid).map_err(PlanError::from)
