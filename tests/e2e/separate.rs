@@ -90,12 +90,7 @@ fn one_look_names_the_service_that_is_gone_and_the_one_that_hangs() {
     ));
     let mut processes = Processes::start(dir.path());
     ready(base);
-    let mut shown = String::new();
-    until("all are healthy", || {
-        let out = ron_on(dir.path(), &["status"]);
-        shown = String::from_utf8_lossy(&out.stdout).into_owned();
-        out.status.success()
-    });
+    let mut shown = ok(&ron_on(dir.path(), &["status", "--wait", "60"]));
     assert_eq!(shown.matches("healthy").count(), SERVICES.len(), "{shown}");
 
     let running = |name: &str| {
@@ -122,7 +117,8 @@ fn one_look_names_the_service_that_is_gone_and_the_one_that_hangs() {
     assert!(shown.contains("ledger: the ledger does not answer"));
     let kms = at("ron-kms ");
     assert!(shown[kms..].starts_with("ron-kms       healthy"), "{shown}");
-    let out = ron_on(dir.path(), &["status", "--json"]);
+    let out = ron_on(dir.path(), &["status", "--wait", "1", "--json"]);
+    assert_eq!(out.status.code(), Some(1), "a wait that ends unfulfilled");
     let json: serde_json::Value = serde_json::from_slice(&out.stdout).expect("JSON");
     let error = |at: usize| json[at]["error"].as_str().map(|_| json[at]["at"].clone());
     let silent: Vec<_> = (0..SERVICES.len()).filter_map(error).collect();
@@ -147,9 +143,7 @@ fn one_look_names_the_service_that_is_gone_and_the_one_that_hangs() {
         .expect("it ran");
     gone.stop();
     *gone = start(dir.path(), "ron-ledger");
-    until("all are healthy again", || {
-        ron_on(dir.path(), &["status"]).status.success()
-    });
+    ok(&ron_on(dir.path(), &["status", "--wait", "60"]));
     for (name, code) in processes.stop() {
         assert_eq!(code, Some(0), "{name}");
     }

@@ -22,7 +22,7 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("clock accept", "date -u && ron clock accept"),
     (
         "status",
-        "ron status\nron status --watch\nron status --json | jq -r '.[] | select(.status.health != \"healthy\") | .at'\nron status --health http://10.0.0.1:7475 --health http://10.0.0.2:7475",
+        "ron status\nron status --wait 60\nron status --watch\nron status --json | jq -r '.[] | select(.status.health != \"healthy\") | .at'\nron status --health http://10.0.0.1:7475 --health http://10.0.0.2:7475",
     ),
     (
         "events",

@@ -23,6 +23,11 @@ const UNITS: [(u64, &str); 3] = [(86_400, "d"), (3_600, "h"), (60, "min")];
 /// Clears a terminal.
 const CLEAR: &str = "\x1b[H\x1b[2J";
 
+/// Maximum of `--wait`.
+const WAIT_MAX_S: u64 = 3_600;
+/// Time between two looks of `--wait`.
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
+
 /// Show the state of all services. Ends with code 1 unless all of them are healthy.
 #[derive(Args)]
 pub struct StatusArgs {
@@ -31,6 +36,9 @@ pub struct StatusArgs {
     /// Print JSON.
     #[arg(long)]
     json: bool,
+    /// Wait at most so many seconds until all services are healthy, as after a start.
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=WAIT_MAX_S), conflicts_with = "watch")]
+    wait: Option<u64>,
     /// Show it again every so many seconds, until it is interrupted.
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2", require_equals = true, value_parser = clap::value_parser!(u64).range(1..=3_600), conflicts_with = "json")]
     watch: Option<u64>,
@@ -89,7 +97,8 @@ impl Answer {
 /// Runs the command.
 pub fn run(args: &StatusArgs) -> Result<(), String> {
     let Some(seconds) = args.watch else {
-        let found = poll(args)?;
+        let wait = Duration::from_secs(args.wait.unwrap_or(0));
+        let found = settled(args, Deadline::within(wait))?;
         if args.json {
             Out::json(&found)?;
         } else {
@@ -108,6 +117,17 @@ pub fn run(args: &StatusArgs) -> Result<(), String> {
         let begin = if clear { CLEAR } else { "" };
         println!("{begin}{}\n", shown.join("\n"));
         net::pause(Duration::from_secs(seconds));
+    }
+}
+
+/// The answers once all services are healthy; at the deadline, those of the last look.
+fn settled(args: &StatusArgs, by: Deadline) -> Result<Vec<Answer>, String> {
+    loop {
+        let found = poll(args)?;
+        if by.expired() || found.iter().all(Answer::is_healthy) {
+            return Ok(found);
+        }
+        net::pause(by.remaining().min(LOOK_AGAIN));
     }
 }
 
