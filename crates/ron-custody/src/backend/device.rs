@@ -7,7 +7,8 @@ use ron_proto::kms::{Bytes, TokenObject, TpmEvidenceDoc};
 use ron_proto::values::Alg;
 
 use super::{Attestation, BackendId, Capabilities};
-use crate::keys::{DeviceInput, PublicKey, envelope};
+use crate::keys::envelope::{self, Nonce};
+use crate::keys::{DeviceInput, PublicKey};
 use crate::{Cause, Refusal};
 
 /// A device's identifier of a key: an object's id in a token, or a blob that only this TPM can load. Useless without
@@ -27,6 +28,15 @@ pub struct NewKey {
     /// What the device calls it.
     pub handle: Handle,
     pub public: PublicKey,
+}
+
+/// How bytes are wrapped, beside the key; the same values unwrap them.
+#[derive(Clone, Debug)]
+pub struct Wrapping {
+    pub alg: Alg,
+    /// The nonce, for a device that takes nonces ([`Capabilities::takes_nonces`]) and a cipher that needs one.
+    pub nonce: Option<Nonce>,
+    pub aad: Vec<u8>,
 }
 
 /// A TPM's evidence for a key, in the TPM's own encoding.
@@ -164,7 +174,8 @@ pub trait Device: Send + Sync {
         Err(not_configured(self.id()))
     }
 
-    /// The raw signature of what [`PublicKey::for_device`] made; ECDSA as `r || s`.
+    /// The raw signature of what [`PublicKey::for_device`] made; ECDSA as `r || s`. The MAC of the input's bytes, for a key that
+    /// makes MACs.
     fn sign(
         &self,
         _alg: Alg,
@@ -179,7 +190,7 @@ pub trait Device: Send + Sync {
     fn wrap(
         &self,
         _handle: &Handle,
-        _aad: &[u8],
+        _how: &Wrapping,
         _plaintext: &[u8],
         _: Deadline,
     ) -> Result<Vec<u8>, DeviceError> {
@@ -190,7 +201,7 @@ pub trait Device: Send + Sync {
     fn unwrap(
         &self,
         _handle: &Handle,
-        _aad: &[u8],
+        _how: &Wrapping,
         _wrapped: &[u8],
         _: Deadline,
     ) -> Result<SecretBytes, DeviceError> {
@@ -264,6 +275,7 @@ impl Device for Absent {
         Capabilities {
             algs: Vec::new(),
             attestation: Attestation::None,
+            takes_nonces: false,
             // Once it is configured again, the pending destruction is carried out.
             destroys: true,
         }

@@ -19,6 +19,7 @@ mod metrics;
 mod pkcs11;
 mod pkcs11_adopt;
 mod pkcs11_module;
+mod pkcs11_secret;
 mod pkcs11_sign;
 mod pkcs11_wrap;
 mod pooled;
@@ -44,7 +45,7 @@ use ron_proto::values::{Alg, TokenName};
 use crate::{Cause, Refusal};
 
 pub use custody::{Custody, DeviceKey};
-pub use device::{Device, DeviceError, Handle, NewKey, Presence, TpmEvidence};
+pub use device::{Device, DeviceError, Handle, NewKey, Presence, TpmEvidence, Wrapping};
 pub use gate::AttestGate;
 pub use id::BackendId;
 pub use metrics::DeviceMetrics;
@@ -61,6 +62,8 @@ pub struct Capabilities {
     pub algs: Vec<Alg>,
     /// The attestation class of its keys.
     pub attestation: Attestation,
+    /// Whether its ciphers take their nonces from this service. Otherwise they make their own.
+    pub takes_nonces: bool,
     /// Whether [`Device::destroy`] does anything.
     pub destroys: bool,
 }
@@ -199,6 +202,7 @@ impl Backends {
             return Some(Capabilities {
                 algs: Alg::ALL.to_vec(),
                 attestation: Attestation::None,
+                takes_nonces: false,
                 destroys: true,
             });
         }

@@ -25,7 +25,7 @@ use ron_service::config::secret_from_env_or_file;
 use super::pkcs11_module::{Module, fault};
 use super::session_pool::{Fault, Session, check_signature};
 use super::settings::Pkcs11Settings;
-use super::{Handle, NewKey};
+use super::{Handle, NewKey, Wrapping, pkcs11_secret};
 use crate::keys::{DeviceInput, PublicKey};
 
 /// Maximum object handles that a session caches.
@@ -227,28 +227,28 @@ impl Session for TokenSession {
     fn wrap(
         &mut self,
         handle: &Handle,
-        _: &[u8],
+        how: &Wrapping,
         plaintext: &[u8],
         _: Deadline,
     ) -> Result<Vec<u8>, Fault> {
-        self.wrap_bytes(handle, plaintext)
+        self.wrap_with(handle, how, plaintext)
     }
 
     fn unwrap(
         &mut self,
         handle: &Handle,
-        _: &[u8],
+        how: &Wrapping,
         wrapped: &[u8],
         _: Deadline,
     ) -> Result<SecretBytes, Fault> {
-        self.unwrap_bytes(handle, wrapped)
+        self.unwrap_with(handle, how, wrapped)
     }
 }
 
 impl TokenSession {
     fn make_once(&mut self, alg: Alg, handle: &Handle, name: &str) -> Result<PublicKey, Fault> {
-        if alg == Alg::Aes256Kwp {
-            return self.make_wrapping(handle, name);
+        if pkcs11_secret::ALGS.contains(&alg) {
+            return self.make_secret(alg, handle, name);
         }
         let public = self.make_pair(alg, &handle.0, name)?;
         check_signature(&public, |test| self.sign(alg, handle, test))?;

@@ -7,18 +7,20 @@ use ron_proto::values::Alg;
 use super::pkcs11::TokenSession;
 use super::pkcs11_module::fault;
 use super::pkcs11_sign::{ALGS, not_here, read_public};
-use super::session_pool::{Fault, Session as _, TEST_MESSAGE, check_signature, check_unwrapped};
-use super::{Handle, NewKey};
-use crate::keys::PublicKey;
+use super::session_pool::{Fault, Session as _, check_signature};
+use super::{Handle, NewKey, pkcs11_secret};
+use crate::keys::aead_of;
 
 impl TokenSession {
     /// The key of this label or id, after it has signed or wrapped once. Nothing in the token changes.
     pub(super) fn adopt_object(&mut self, alg: Alg, object: &TokenObject) -> Result<NewKey, Fault> {
-        if alg == Alg::Aes256Kwp {
+        if aead_of(alg).is_some() {
+            let why = format!("adopting a key of {alg}: nobody knows which nonces it has used");
+            return Err(Fault::Unsupported(why));
+        }
+        if pkcs11_secret::ALGS.contains(&alg) {
             let handle = self.id_of(ObjectClass::SECRET_KEY, object)?;
-            let wrapped = self.wrap_bytes(&handle, TEST_MESSAGE)?;
-            check_unwrapped(&self.unwrap_bytes(&handle, &wrapped)?)?;
-            let public = PublicKey::Hidden(alg);
+            let public = self.test_secret(alg, &handle)?;
             return Ok(NewKey { handle, public });
         }
         if !ALGS.contains(&alg) {

@@ -163,6 +163,24 @@ pub fn fault(error: Error) -> Fault {
     }
 }
 
+/// Whether this error of a decryption may mean that the ciphertext is wrong.
+pub fn may_be_wrong_ciphertext(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::Pkcs11(
+            RvError::WrappedKeyInvalid
+                | RvError::WrappedKeyLenRange
+                | RvError::EncryptedDataInvalid
+                | RvError::EncryptedDataLenRange
+                | RvError::DataInvalid
+                | RvError::DataLenRange
+                | RvError::FunctionFailed
+                | RvError::GeneralError,
+            _
+        )
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,4 +1,4 @@
-//! Key pairs in a PKCS#11 token: how they are made, and how they sign.
+//! Key pairs in a PKCS#11 token: how they are made, and how they sign; and MACs.
 
 use cryptoki::mechanism::eddsa::{EddsaParams, EddsaSignatureScheme};
 use cryptoki::mechanism::rsa::{PkcsMgfType, PkcsPssParams};
@@ -54,16 +54,19 @@ impl TokenSession {
         })
     }
 
-    /// Signs with a private key of the token.
+    /// Signs with a private key of the token, or makes a MAC with a secret one.
     pub(super) fn sign_with(
         &mut self,
         alg: Alg,
         handle: &Handle,
         input: &DeviceInput,
     ) -> Result<Vec<u8>, Fault> {
-        self.with_key(ObjectClass::PRIVATE_KEY, handle, |raw, key| {
-            signature(raw, key, alg, input)
-        })
+        let class = if alg.is_mac() {
+            ObjectClass::SECRET_KEY
+        } else {
+            ObjectClass::PRIVATE_KEY
+        };
+        self.with_key(class, handle, |raw, key| signature(raw, key, alg, input))
     }
 }
 
@@ -88,6 +91,9 @@ fn signature(
                 raw.sign(&Mechanism::RsaPkcs, key, &digest_info(&hashed))
             }
         },
+        Alg::HmacSha256 => raw.sign(&Mechanism::Sha256Hmac, key, bytes),
+        Alg::HmacSha384 => raw.sign(&Mechanism::Sha384Hmac, key, bytes),
+        Alg::HmacSha512 => raw.sign(&Mechanism::Sha512Hmac, key, bytes),
         other => return Err(not_here(other)),
     };
     signed.map_err(fault)

@@ -6,53 +6,18 @@
 //! The wrapped bytes are the plaintext's length (4 bytes, big-endian) and the plaintext, because the `C_UnwrapKey` of
 //! some modules (SoftHSM 2.6) returns the padding as part of the key.
 
-use cryptoki::error::{Error, RvError};
 use cryptoki::mechanism::Mechanism;
 use cryptoki::object::{Attribute, AttributeType, KeyType, ObjectClass, ObjectHandle};
 use cryptoki::session::Session as Raw;
 use ron_crypto::secret::SecretBytes;
-use ron_proto::values::Alg;
 use zeroize::Zeroizing;
 
 use super::Handle;
-use super::pkcs11::{TokenSession, check_protected};
-use super::pkcs11_module::fault;
-use super::session_pool::{Fault, Session as _, TEST_MESSAGE, check_unwrapped};
-use crate::keys::PublicKey;
+use super::pkcs11::TokenSession;
+use super::pkcs11_module::{fault, may_be_wrong_ciphertext};
+use super::session_pool::Fault;
 
 impl TokenSession {
-    /// Makes a wrapping key that cannot leave the token.
-    pub(super) fn make_wrapping(
-        &mut self,
-        handle: &Handle,
-        label: &str,
-    ) -> Result<PublicKey, Fault> {
-        self.inside(|raw, _| {
-            let template = [
-                Attribute::Class(ObjectClass::SECRET_KEY),
-                Attribute::KeyType(KeyType::AES),
-                Attribute::ValueLen(32_u64.into()),
-                Attribute::Token(true),
-                Attribute::Private(true),
-                Attribute::Label(label.as_bytes().to_vec()),
-                Attribute::Id(handle.0.clone()),
-                Attribute::Sensitive(true),
-                Attribute::Extractable(false),
-                Attribute::Wrap(true),
-                Attribute::Unwrap(true),
-                Attribute::Encrypt(false),
-                Attribute::Decrypt(false),
-            ];
-            let key = raw
-                .generate_key(&Mechanism::AesKeyGen, &template)
-                .map_err(fault)?;
-            check_protected(raw, key)
-        })?;
-        let wrapped = self.wrap_bytes(handle, TEST_MESSAGE)?;
-        check_unwrapped(&self.unwrap_bytes(handle, &wrapped)?)?;
-        Ok(PublicKey::Hidden(Alg::Aes256Kwp))
-    }
-
     /// Wraps these bytes (RFC 5649).
     pub(super) fn wrap_bytes(
         &mut self,
@@ -95,12 +60,7 @@ impl TokenSession {
                 )),
             }
         })?;
-        match opened {
-            Some(secret) => Ok(secret),
-            // Some modules report a wrong ciphertext as a general error, which a failing device returns too. Only if
-            // the token still answers a probe is the ciphertext to blame.
-            None => self.probe().and(Err(Fault::Mismatch)),
-        }
+        self.opened(opened)
     }
 }
 
@@ -134,23 +94,6 @@ fn session_secret() -> [Attribute; 6] {
 fn end(raw: &Raw, object: ObjectHandle) -> Result<(), Fault> {
     raw.destroy_object(object)
         .map_err(|_| Fault::Gone("a session object cannot be destroyed".into()))
-}
-
-fn may_be_wrong_ciphertext(error: &Error) -> bool {
-    matches!(
-        error,
-        Error::Pkcs11(
-            RvError::WrappedKeyInvalid
-                | RvError::WrappedKeyLenRange
-                | RvError::EncryptedDataInvalid
-                | RvError::EncryptedDataLenRange
-                | RvError::DataInvalid
-                | RvError::DataLenRange
-                | RvError::FunctionFailed
-                | RvError::GeneralError,
-            _
-        )
-    )
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use ron_proto::values::Alg;
 use super::session_pool::{Session, SessionPool};
 use super::{
     Attestation, BackendId, Capabilities, Device, DeviceError, Handle, NewKey, Presence,
-    TpmEvidence,
+    TpmEvidence, Wrapping,
 };
 use crate::keys::DeviceInput;
 
@@ -78,25 +78,25 @@ impl<S: Session> Device for PooledDevice<S> {
     fn wrap(
         &self,
         handle: &Handle,
-        aad: &[u8],
+        how: &Wrapping,
         plaintext: &[u8],
         deadline: Deadline,
     ) -> Result<Vec<u8>, DeviceError> {
-        let (handle, aad) = (handle.clone(), aad.to_vec());
+        let (handle, how) = (handle.clone(), how.clone());
         let plaintext = SecretBytes::from_slice(plaintext);
-        let wrap = move |session: &mut S| session.wrap(&handle, &aad, plaintext.expose(), deadline);
+        let wrap = move |session: &mut S| session.wrap(&handle, &how, plaintext.expose(), deadline);
         self.pool.run("wrap", deadline, wrap)
     }
 
     fn unwrap(
         &self,
         handle: &Handle,
-        aad: &[u8],
+        how: &Wrapping,
         wrapped: &[u8],
         deadline: Deadline,
     ) -> Result<SecretBytes, DeviceError> {
-        let (handle, aad, wrapped) = (handle.clone(), aad.to_vec(), wrapped.to_vec());
-        let unwrap = move |session: &mut S| session.unwrap(&handle, &aad, &wrapped, deadline);
+        let (handle, how, wrapped) = (handle.clone(), how.clone(), wrapped.to_vec());
+        let unwrap = move |session: &mut S| session.unwrap(&handle, &how, &wrapped, deadline);
         self.pool.run("unwrap", deadline, unwrap)
     }
 

@@ -28,7 +28,7 @@ use ron_crypto::secret::SecretBytes;
 use ron_proto::values::Alg;
 
 use super::metrics::DeviceMetrics;
-use super::{BackendId, DeviceError, Handle, NewKey, Presence, TpmEvidence};
+use super::{BackendId, DeviceError, Handle, NewKey, Presence, TpmEvidence, Wrapping};
 use crate::keys::DeviceInput;
 use crate::keys::{Input, PublicKey};
 
@@ -93,7 +93,7 @@ pub trait Session: Sized + 'static {
     fn wrap(
         &mut self,
         _: &Handle,
-        _aad: &[u8],
+        _: &Wrapping,
         _plaintext: &[u8],
         _: Deadline,
     ) -> Result<Vec<u8>, Fault> {
@@ -103,7 +103,7 @@ pub trait Session: Sized + 'static {
     fn unwrap(
         &mut self,
         _: &Handle,
-        _aad: &[u8],
+        _: &Wrapping,
         _wrapped: &[u8],
         _: Deadline,
     ) -> Result<SecretBytes, Fault> {

@@ -45,6 +45,7 @@ fn remote(
             Api::VaultTransit => vec![Alg::Aes256Gcm],
         },
         attestation: Attestation::Statement,
+        takes_nonces: false,
         destroys: wanted.api == Api::Ron,
     };
     let parts = SessionPoolParts {
@@ -80,8 +81,9 @@ fn pkcs11(
         Arc::new(PooledDevice {
             pool: SessionPool::start(parts, handles.clone(), move || token.connect()),
             capabilities: Capabilities {
-                algs: [&super::pkcs11_sign::ALGS[..], &[Alg::Aes256Kwp]].concat(),
+                algs: [&super::pkcs11_sign::ALGS[..], &super::pkcs11_secret::ALGS].concat(),
                 attestation: Attestation::Statement,
+                takes_nonces: true,
                 destroys: true,
             },
             random: random.clone(),
@@ -112,6 +114,7 @@ fn tpm(
         capabilities: Capabilities {
             algs: vec![Alg::EcdsaP256],
             attestation: Attestation::TpmCertify,
+            takes_nonces: false,
             destroys: true,
         },
         random: random.clone(),

@@ -32,8 +32,11 @@ pub const HEADER_LEN: usize = 6;
 /// Maximum bytes of a ciphertext: the longest plaintext, the header and the largest share with its tag.
 pub const CIPHERTEXT_BYTES_MAX: usize = WRAP_BYTES_MAX + 2 * 1024;
 
-const FORMAT: u8 = 1;
+/// The nonce of a cipher of [`aead_of`].
+pub type Nonce = [u8; NONCE_LEN];
+
 const NONCE_LEN: usize = 12;
+const FORMAT: u8 = 1;
 const INFO: &[u8] = b"ron-kms/v1/wrap\0";
 
 /// The number of a wrapping algorithm in the header.
@@ -81,7 +84,7 @@ pub fn parse(alg: Alg, ciphertext: &[u8]) -> Result<(u32, &[u8]), Refusal> {
 }
 
 /// The nonce of a use: its number, then 64 random bits. See `docs/adr/0006-nonces.md`.
-pub fn nonce(number: u32, random: &dyn Random) -> [u8; NONCE_LEN] {
+pub fn nonce(number: u32, random: &dyn Random) -> Nonce {
     let mut nonce = [0; NONCE_LEN];
     random.fill(&mut nonce);
     nonce[..4].copy_from_slice(&number.to_be_bytes());
@@ -133,7 +136,7 @@ pub fn check_aad(alg: Alg, aad: Option<&[u8]>) -> Result<(), Refusal> {
 pub fn seal(
     (kid, version): (&Kid, u32),
     (secret, public): (&SecretKey, &PublicKey),
-    nonce: Option<[u8; NONCE_LEN]>,
+    nonce: Option<Nonce>,
     aad: &[u8],
     plaintext: &[u8],
     random: &dyn Random,

@@ -25,4 +25,4 @@ pub(crate) use material::shown;
 pub use material::{PublicKey, SecretKey};
 pub use parameters::{curve_of, group_of, kem_of, oaep_size_of};
 pub(crate) use parameters::{public_len, size_of};
-pub use symmetric::{SymmetricKey, aead_of, mac_of};
+pub use symmetric::{SymmetricKey, UseNumbers, aead_of, mac_of, symmetric_len};

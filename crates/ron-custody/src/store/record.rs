@@ -376,12 +376,9 @@ impl SealedVersion {
         };
         let (handle, public) = self.sealer.open_bytes(&self.name, &self.record)?;
         self.same(&public)?;
-        Ok(Custody::Device(DeviceKey {
-            device: device.clone(),
-            handle: Handle(handle.expose().to_vec()),
-            alg: self.name.alg,
-            public,
-        }))
+        let handle = Handle(handle.expose().to_vec());
+        let key = DeviceKey::new(device.clone(), handle, public);
+        Ok(Custody::Device(key))
     }
 
     fn same(&self, public: &PublicKey) -> Result<(), SealError> {

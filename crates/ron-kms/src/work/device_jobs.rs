@@ -149,12 +149,8 @@ impl Kms {
             Some(object) => device.adopt(alg, object, until)?,
             None => device.make(alg, &name, until)?,
         };
-        Ok(MadeKey::Device(DeviceKey {
-            device,
-            handle: made.handle,
-            alg,
-            public: made.public,
-        }))
+        let key = DeviceKey::new(device, made.handle, made.public);
+        Ok(MadeKey::Device(key))
     }
 
     fn destroy_in_device(&self, id: &BackendId, handles: &[Handle]) -> Result<(), Refusal> {

@@ -3,13 +3,12 @@
 //! Leaves and remembered answers never hold a plaintext or its hash: a reader of
 //! the log could guess short plaintexts from a hash. A repeated unwrap or data key is decrypted again.
 
-use ron_crypto::Hashed;
 use ron_crypto::ct;
-use ron_crypto::hash::{hmac, hmac_sha256, sha256};
+use ron_crypto::hash::{hmac_sha256, sha256};
 use ron_custody::backend::Custody;
 use ron_custody::index::{Key, KeyIndex, Version};
 use ron_custody::keys::derive::for_context;
-use ron_custody::keys::{SecretKey, aead_of, envelope, mac_of};
+use ron_custody::keys::{SecretKey, aead_of, envelope};
 use ron_custody::{Cause, Refusal};
 use ron_http::Principal;
 use ron_kernel::Deadline;
@@ -274,15 +273,15 @@ impl Kms {
             }
             EnvelopeOp::Hmac(message) => {
                 let (version, secret) = task.by(key)?;
-                let made = mac(secret.local()?, &message.0)?;
+                let made = secret.mac(&message.0, deadline)?;
                 Ok(EnvelopeOutput {
                     version: Some(version.number),
-                    mac: Some(Bytes(made.as_bytes().to_vec())),
+                    mac: Some(Bytes(made)),
                     ..EnvelopeOutput::default()
                 })
             }
             EnvelopeOp::HmacVerify(message, given) => {
-                check_mac(key, task.version, &message.0, &given.0)
+                check_mac(key, task.version, (&message.0, &given.0), deadline)
             }
             EnvelopeOp::Derive(what) => {
                 let (version, secret) = what.secret(key, task.version)?;
@@ -308,10 +307,18 @@ impl Kms {
         envelope::check(key.kid.alg, to.aad, plaintext.len())?;
         check_context(key, to)?;
         let aad = to.aad.unwrap_or_default();
+        let nonce = match secret.use_numbers() {
+            Some(numbers) if aead_of(key.kid.alg).is_some() => {
+                // A number is used up once it is taken, even if the steps after it fail.
+                let number = self.use_number((&key.kid, version.number), numbers, deadline)?;
+                Some(envelope::nonce(number, self.random.as_ref()))
+            }
+            _ => None,
+        };
         let secret = match secret {
             Custody::Local(secret) => secret,
             Custody::Device(held) => {
-                let wrapped = held.wrap(aad, plaintext, deadline)?;
+                let wrapped = held.wrap(nonce, aad, plaintext, deadline)?;
                 let header = envelope::header(key.kid.alg, version.number);
                 return Ok(EnvelopeOutput {
                     version: Some(version.number),
@@ -319,14 +326,6 @@ impl Kms {
                     ..EnvelopeOutput::default()
                 });
             }
-        };
-        let nonce = match secret {
-            SecretKey::Symmetric(alg, secret) if aead_of(*alg).is_some() => {
-                // A number is used up once it is taken, even if the steps after it fail.
-                let number = self.use_number((&key.kid, version.number), secret, deadline)?;
-                Some(envelope::nonce(number, self.random.as_ref()))
-            }
-            _ => None,
         };
         // The numbers are those of the key, so that no two uses of a derived key share one either.
         let derived = derived(secret, to)?;
@@ -442,11 +441,6 @@ fn derived(secret: &SecretKey, to: Binding<'_>) -> Result<Option<SecretKey>, Ref
     derived.map(Some).ok_or_else(none)
 }
 
-/// The local secret of a version that may still verify.
-fn secret_of(key: &Key, version: u32) -> Result<&SecretKey, Refusal> {
-    custody_of(key, version)?.local()
-}
-
 /// The secret of a version that may still unwrap and verify. A version that does not exist is refused with the same
 /// error as a ciphertext that does not decrypt.
 fn custody_of(key: &Key, version: u32) -> Result<&Custody, Refusal> {
@@ -467,22 +461,12 @@ fn custody_of(key: &Key, version: u32) -> Result<&Custody, Refusal> {
     secret.ok_or_else(envelope::refused)?.open()
 }
 
-fn mac(secret: &SecretKey, message: &[u8]) -> Result<Hashed, Refusal> {
-    match secret {
-        SecretKey::Symmetric(alg, key) => {
-            mac_of(*alg).map(|by| hmac(by, key.key.expose(), message))
-        }
-        _ => None,
-    }
-    .ok_or_else(|| Refusal::new(Cause::Internal, "the key makes no MACs"))
-}
-
 /// Tries the given version, or all versions from `min_verify` on, newest first, in constant time per version.
 fn check_mac(
     key: &Key,
     wanted: Option<u32>,
-    message: &[u8],
-    given: &[u8],
+    (message, given): (&[u8], &[u8]),
+    deadline: Deadline,
 ) -> Result<EnvelopeOutput, Refusal> {
     let no_version = || {
         Refusal::new(Cause::NotFound, "the key has no such version").with_head(key.head().number)
@@ -499,7 +483,7 @@ fn check_mac(
         ..EnvelopeOutput::default()
     };
     for version in versions.rev() {
-        if ct::eq(mac(secret_of(key, version)?, message)?.as_bytes(), given) {
+        if ct::eq(&custody_of(key, version)?.mac(message, deadline)?, given) {
             made.ok = Some(true);
             made.version = Some(version);
             break;

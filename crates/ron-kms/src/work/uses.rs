@@ -1,10 +1,10 @@
-//! Use numbers of AES-256-GCM keys: taken on the signer pool, reserved in blocks by the store
+//! Use numbers of ciphers with a nonce: taken by signers and device threads, reserved in blocks by the store
 //! thread. Before the first number of a block is used, the block is durable in the store and its
 //! leaf is in the audit queue.
 
 use std::time::Duration;
 
-use ron_custody::keys::SymmetricKey;
+use ron_custody::keys::UseNumbers;
 use ron_custody::{Cause, Refusal};
 use ron_kernel::{Deadline, ReplySender, SendError, reply};
 use ron_proto::values::Kid;
@@ -40,15 +40,15 @@ impl Kms {
     pub(super) fn use_number(
         &self,
         (kid, version): (&Kid, u32),
-        key: &SymmetricKey,
+        numbers: &UseNumbers,
         deadline: Deadline,
     ) -> Result<u32, Refusal> {
         let until = deadline.earlier(Deadline::within(BLOCK_WAIT));
         loop {
-            if let Some(number) = key.use_numbers.take() {
+            if let Some(number) = numbers.take() {
                 let block = self.settings.with(|settings| settings.keys.nonce_block);
-                if key.use_numbers.left() < block / 4 && key.use_numbers.claim_request() {
-                    self.ask_ahead(kid, version, key);
+                if numbers.left() < block / 4 && numbers.claim_request() {
+                    self.ask_ahead(kid, version, numbers);
                 }
                 return Ok(number);
             }
@@ -79,14 +79,14 @@ impl Kms {
         }
     }
 
-    fn ask_ahead(&self, kid: &Kid, version: u32, key: &SymmetricKey) {
+    fn ask_ahead(&self, kid: &Kid, version: u32, numbers: &UseNumbers) {
         let job = UsesJob {
             kid: kid.clone(),
             version,
             reply: None,
         };
         if self.store_tx.try_send(StoreJob::Uses(job)).is_err() {
-            key.use_numbers.withdraw_request(); // the next use requests it again
+            numbers.withdraw_request(); // the next use requests it again
         }
     }
 }
@@ -114,12 +114,7 @@ impl Lifecycle {
         }
         let gone = || Refusal::new(Cause::NotFound, "there is no such key or version");
         let secret = self.store.secret(&job.kid, job.version).ok_or_else(gone)?;
-        let numbers = &secret
-            .open()?
-            .local()?
-            .symmetric()
-            .ok_or_else(gone)?
-            .use_numbers;
+        let numbers = secret.open()?.use_numbers().ok_or_else(gone)?;
         let settings = self.kms.settings.load();
         let (block, cap) = (settings.keys.nonce_block, settings.keys.nonce_cap);
         // Several signers may have queued a job for the same shortage; one block serves them all.

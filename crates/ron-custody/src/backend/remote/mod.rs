@@ -27,7 +27,7 @@ use ron_service::config::secret_from_env_or_file;
 use zeroize::Zeroizing;
 
 use super::session_pool::{Fault, Session, TEST_MESSAGE, check_unwrapped};
-use super::{Handle, NewKey};
+use super::{Handle, NewKey, Wrapping};
 use crate::keys::PublicKey;
 use dialect::Dialect;
 
@@ -194,8 +194,13 @@ impl Session for RemoteSession {
     ) -> Result<NewKey, Fault> {
         let name = self.dialect.make(&self.link, alg, name, deadline)?;
         let handle = Handle(name.into_bytes());
-        let wrapped = self.wrap(&handle, b"", TEST_MESSAGE, deadline)?;
-        check_unwrapped(&self.unwrap(&handle, b"", &wrapped, deadline)?)?;
+        let how = Wrapping {
+            alg,
+            nonce: None,
+            aad: Vec::new(),
+        };
+        let wrapped = self.wrap(&handle, &how, TEST_MESSAGE, deadline)?;
+        check_unwrapped(&self.unwrap(&handle, &how, &wrapped, deadline)?)?;
         let public = PublicKey::Hidden(alg);
         Ok(NewKey { handle, public })
     }
@@ -207,25 +212,25 @@ impl Session for RemoteSession {
     fn wrap(
         &mut self,
         handle: &Handle,
-        aad: &[u8],
+        how: &Wrapping,
         plaintext: &[u8],
         deadline: Deadline,
     ) -> Result<Vec<u8>, Fault> {
         let name = name_of(handle)?;
         self.dialect
-            .wrap(&self.link, name, aad, plaintext, deadline)
+            .wrap(&self.link, name, &how.aad, plaintext, deadline)
     }
 
     fn unwrap(
         &mut self,
         handle: &Handle,
-        aad: &[u8],
+        how: &Wrapping,
         wrapped: &[u8],
         deadline: Deadline,
     ) -> Result<SecretBytes, Fault> {
         let name = name_of(handle)?;
         self.dialect
-            .unwrap(&self.link, name, aad, wrapped, deadline)
+            .unwrap(&self.link, name, &how.aad, wrapped, deadline)
     }
 }
 

@@ -10,6 +10,7 @@ mod adopt;
 mod custody;
 #[cfg(feature = "tpm")]
 mod differential;
+mod secrets;
 mod softhsm;
 #[cfg(feature = "tpm")]
 mod swtpm;
