@@ -2,6 +2,7 @@
 //! verifies, encrypts and decrypts in batch, and everything it did is in the audit log.
 
 use std::process::Command;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ron_kms::{Leaf, OK};
@@ -50,6 +51,30 @@ fn hvac_works_without_change() {
     assert_eq!(count("hmac", OK), 1);
     assert_eq!(count("hmac_verify", OK), 2);
     assert_eq!(count("hmac_verify", "no_match"), 1);
+}
+
+/// At another mount: the paths move, the names of routes do not, and so neither metrics nor the rights of limited tokens.
+#[test]
+fn hvac_works_at_another_mount() {
+    let dir = Arc::new(tempfile::tempdir().unwrap());
+    let mount = "secrets/transit";
+    let fleet = Fleet::start_with(dir, &[("RON_KMS_VAULT_MOUNT", mount.into())]);
+    let token = fleet.token("ron-kms", None);
+    let mut check = Command::new(python());
+    check
+        .arg(workspace().join("tests/interop/hvac_mount.py"))
+        .args([&fleet.api("ron-kms"), mount]);
+    let text = ok(&fed(&mut check, token));
+    assert!(text.ends_with("done\n"), "{text}");
+    let limited = fleet.ron(&["token", "--audience", "ron-kms", "--caveat", "op=sign"]);
+    let limited = ok(&limited);
+    let url = format!("{}/v1/{mount}/encrypt/mail", fleet.api("ron-kms"));
+    let reply = fleet.post(&url, Some(limited.trim()), r#"{"plaintext":"eA=="}"#, &[]);
+    assert_eq!(reply.status, 403);
+    let shown = fleet.get(&format!("{}/metrics", fleet.health("ron-kms")), None);
+    let metrics = String::from_utf8(shown.body).unwrap();
+    let route = "route=\"/v1/transit/encrypt/{name}\"";
+    assert!(metrics.contains(route) && !metrics.contains(mount));
 }
 
 fn is_transit(leaf: &Leaf) -> bool {

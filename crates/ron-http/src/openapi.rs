@@ -30,7 +30,7 @@ pub(crate) fn document(info: &ApiInfo, routes: &[Route]) -> Value {
     let mut paths = Map::new();
     // OpenAPI 3.1 has no place for methods outside the registry.
     for route in routes.iter().filter(|r| r.method != Method::LIST) {
-        let path = route.pattern.replace("{*", "{");
+        let path = route.path().replace("{*", "{");
         let methods = paths.entry(path).or_insert_with(|| json!({}));
         methods[route.method.as_str().to_lowercase()] =
             operation(route, &mut schemas, &problem_schema);

@@ -83,6 +83,8 @@ pub(crate) struct QueryParam {
 pub struct Route {
     pub(crate) method: Method,
     pub(crate) pattern: &'static str,
+    /// Where the route is served, when that is not its pattern.
+    moved_to: Option<String>,
     pub(crate) need: Need,
     pub(crate) handler: Handler,
     pub(crate) summary: &'static str,
@@ -124,6 +126,7 @@ impl Route {
         Self {
             method,
             pattern,
+            moved_to: None,
             need,
             handler: Arc::new(handler),
             summary: "",
@@ -145,9 +148,30 @@ impl Route {
         }
     }
 
-    /// The path that it answers.
+    /// The route's name: the path that it answers, unless it was moved.
     pub const fn pattern(&self) -> &'static str {
         self.pattern
+    }
+
+    /// The path that it answers, with its parameters.
+    pub(crate) fn path(&self) -> &str {
+        self.moved_to.as_deref().unwrap_or(self.pattern)
+    }
+
+    /// Serves the route below `to` if its pattern is below `from`; both end in `/`. The pattern remains the route's name in
+    /// metrics, logs and rights: the set of names is then the same in every configuration, and nothing that depends on a
+    /// name has to know where the route is served. Panics when `to` has parameters, whose values no handler would find.
+    #[must_use]
+    pub fn moved(mut self, from: &str, to: &str) -> Self {
+        let is_base = |path: &str| path.starts_with('/') && path.ends_with('/');
+        assert!(
+            is_base(from) && is_base(to) && !to.contains('{'),
+            "{from} and {to} must start and end with / and have no parameters"
+        );
+        if let Some(rest) = self.pattern.strip_prefix(from) {
+            self.moved_to = Some(format!("{to}{rest}"));
+        }
+        self
     }
 
     /// The same route at another path.

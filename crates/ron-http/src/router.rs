@@ -76,7 +76,7 @@ impl Router {
 
 #[derive(Debug, Default)]
 struct Node {
-    literals: BTreeMap<&'static str, Node>,
+    literals: BTreeMap<Box<str>, Node>,
     param: Option<Box<Node>>,
     tail: Option<Box<Node>>,
     /// The routes that end here, by method.
@@ -84,20 +84,20 @@ struct Node {
 }
 
 /// The name in `{name}`.
-fn param_name(segment: &'static str) -> Option<&'static str> {
+fn param_name(segment: &str) -> Option<&str> {
     segment.strip_prefix('{')?.strip_suffix('}')
 }
 
-fn segments(pattern: &'static str) -> impl Iterator<Item = &'static str> {
+fn segments(pattern: &str) -> impl Iterator<Item = &str> {
     pattern[1..].split('/')
 }
 
 impl Node {
     fn insert(&mut self, route: &Route, index: usize) {
         let mut node = self;
-        for segment in segments(route.pattern) {
+        for segment in segments(route.path()) {
             let Some(name) = param_name(segment) else {
-                node = node.literals.entry(segment).or_default();
+                node = node.literals.entry(segment.into()).or_default();
                 continue;
             };
             let next = if name.starts_with('*') {
@@ -334,6 +334,46 @@ mod tests {
             "allow OPTIONS, POST",
         );
         check(Method::GET, "/openapi.json", "/openapi.json");
+    }
+
+    #[test]
+    fn a_moved_route_answers_elsewhere_under_its_name() {
+        let info = ApiInfo {
+            title: "t",
+            version: "1",
+            description: "",
+        };
+        let moved = |pattern| {
+            let route = Route::new(Method::GET, pattern, Need::Public, |_, _| ());
+            route.moved("/v1/a/", "/v1/b/c/")
+        };
+        let patterns = ["/v1/a/x/{id}", "/v1/abc", "/v1/a"];
+        let router = Router::new(info).add_all(patterns.map(moved));
+        let document = router.openapi();
+        let paths: Vec<_> = document["paths"].as_object().unwrap().keys().collect();
+        assert_eq!(paths, ["/v1/a", "/v1/abc", "/v1/b/c/x/{id}"]);
+        let routes = router.compile();
+        let check = |path: &str, want: Option<&str>| match routes.find(Method::GET, path) {
+            Match::Route(index, values) => {
+                let route = &routes.routes[index];
+                assert_eq!(Some(route.pattern), want, "{path}");
+                let params = routes.params(index, &values).unwrap();
+                assert!(params.iter().all(|param| *param == ("id", "7".to_owned())));
+            }
+            other => assert_eq!(want, None, "{path} {other:?}"),
+        };
+        check("/v1/b/c/x/7", Some("/v1/a/x/{id}"));
+        check("/v1/a/x/7", None);
+        check("/v1/b/x/7", None);
+        check("/v1/abc", Some("/v1/abc"));
+        check("/v1/a", Some("/v1/a"));
+    }
+
+    #[test]
+    #[should_panic(expected = "have no parameters")]
+    fn a_route_is_not_moved_below_a_parameter() {
+        let route = Route::new(Method::GET, "/v1/a/{id}", Need::Public, |_, _| ());
+        let _ = route.moved("/v1/a/", "/v1/{x}/");
     }
 
     #[test]

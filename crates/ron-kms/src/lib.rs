@@ -31,6 +31,7 @@ pub mod migrate;
 mod replay;
 mod settings;
 mod topology;
+mod vault_mount;
 mod work;
 
 pub use attest::verify::{Birth, Expect, verify as verify_birth};

@@ -16,6 +16,8 @@ use ron_service::{ChassisSettings, Config, ConfigProblem, ServiceSettings, Setti
 use ron_custody::backend::{DeviceKeys, DeviceSettings};
 pub use ron_custody::store::SealSource;
 
+use crate::vault_mount::VaultMount;
+
 ron_service::settings! {
     /// Periods and delays of rotation and destruction.
     #[derive(Copy, PartialEq, Eq)]
@@ -124,6 +126,9 @@ ron_service::settings! {
         /// in svc-passport. Keys with payload policy jwt and issuer_policy sign only the tokens that
         /// this policy allows. The private key may be one of this KMS or be kept offline.
         "policy.public_keys" => policy_keys: KeyRing = "", restart(Trust);
+        /// Mount of Vault's Transit API, which is served at /v1/MOUNT/ and nowhere else: one or more segments, such as
+        /// secrets/transit.
+        "vault.mount" => vault_mount: VaultMount = "transit", restart(Front);
         ..lifecycle: LifecycleSettings;
         ..devices: DeviceKeys;
         ..witness: WitnessKeys;
@@ -413,6 +418,19 @@ mod tests {
         check(&[], "seal.key_file", "seal.key_file");
         check(&[("seal.passphrase_file", "/p")], "seal.key_file", "");
         check(&[("pkcs11.module", "/m")], "", "pkcs11");
+    }
+
+    #[test]
+    fn a_mount_that_cannot_be_served_is_refused_by_name() {
+        let with = |mount: &str| settings(&[("amnesia", "true"), ("vault.mount", mount)]);
+        assert!(with("secrets/transit").is_ok());
+        for mount in ["", "kms", "sys/transit", "a//b", "Transit"] {
+            let problems = with(mount).expect_err(mount);
+            assert!(
+                problems.iter().all(|p| p.contains("vault.mount")),
+                "{mount}: {problems:?}"
+            );
+        }
     }
 
     #[test]

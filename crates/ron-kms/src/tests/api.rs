@@ -47,6 +47,11 @@ pub(super) fn principal(name: &str, tenant: &str, scopes: &str, more: &str) -> S
 
 impl Served {
     pub(super) fn start() -> Self {
+        Self::start_with("")
+    }
+
+    /// With these lines at the end of its configuration.
+    pub(super) fn start_with(more: &str) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let socket = dir.path().join("run/api.sock");
         let text = [
@@ -58,6 +63,7 @@ impl Served {
             principal("auditor", "default", "\"kms:audit\"", ""),
             principal("outsider", "default", ALL, ""),
             principal("issuer", "ron", ALL, "key_prefixes = [\"ron/issuer/\"]"),
+            more.to_owned(),
         ]
         .join("\n");
         let path = std::path::Path::new("test.toml");

@@ -1,5 +1,6 @@
 //! Vault's paths over HTTP: older versions, keys that are made by their first use, deletion, backups.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use ron_http::{Call, Method};
@@ -7,6 +8,7 @@ use ron_kernel::Deadline;
 use serde_json::{Value, json};
 
 use super::api::{Served, principal, token};
+use crate::vault_mount::RESERVED;
 
 /// A caller with all rights over keys, and one that may make none.
 pub(super) fn principals() -> String {
@@ -67,6 +69,45 @@ impl Served {
     pub(super) fn opens(&self, name: &str, text: &str) {
         let opened = self.done(&format!("decrypt/{name}"), json!({ "ciphertext": text }));
         assert_eq!(opened["plaintext"], "eA==");
+    }
+}
+
+/// The paths of the document that is served.
+fn paths(served: &Served) -> Vec<String> {
+    let reply = served.get_as("", "/openapi.json");
+    let document: Value = serde_json::from_slice(&reply.body).expect("json");
+    let paths = document["paths"].as_object().expect("an object");
+    paths.keys().cloned().collect()
+}
+
+#[test]
+fn a_mount_takes_no_path_of_another_route() {
+    let below = |path: &String| Some(path.strip_prefix("/v1/")?.split('/').next()?.to_owned());
+    let served = Served::start();
+    let firsts: BTreeSet<String> = paths(&served).iter().filter_map(below).collect();
+    let is_free = |first: &&String| !RESERVED.contains(&first.as_str());
+    let free: Vec<&String> = firsts.iter().filter(is_free).collect();
+    assert_eq!(free, ["transit"], "add the others to RESERVED");
+}
+
+#[test]
+fn another_mount_serves_the_same_routes_alone() {
+    let served = Served::start_with("[vault]\nmount = \"transit/x\"\n");
+    let (there, here) = (paths(&Served::start()), paths(&served));
+    let moved: BTreeSet<String> = there
+        .iter()
+        .map(|path| path.replace("/v1/transit/", "/v1/transit/x/"))
+        .collect();
+    assert_eq!(here.into_iter().collect::<BTreeSet<_>>(), moved);
+    let (status, answer) = served.vault(Method::PUT, "x/keys/k", json!({}));
+    assert_eq!(
+        (status, &answer["data"]["latest_version"]),
+        (200, &json!(1))
+    );
+    served.done("x/encrypt/k", json!({ "plaintext": "eA==" }));
+    for path in ["keys/k", "keys", "encrypt/k"] {
+        let (status, _) = served.vault(Method::GET, path, json!({}));
+        assert_eq!(status, 404, "{path}");
     }
 }
 

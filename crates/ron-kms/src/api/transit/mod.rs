@@ -1,6 +1,9 @@
 //! `/v1/transit/...`: the part of HashiCorp Vault's Transit API that its clients use, over the same
 //! keys, rights, limits and audit log. `docs/vault-transit.md` lists what works and what does not.
 //!
+//! `vault.mount` serves these routes elsewhere. Their names remain those of the default mount, and only the names are compared
+//! here, in rights and by [`VaultTokens`].
+//!
 //! A key named `N` in this API is the key of the caller's tenant with purpose `transit.N`; so a credential limited to
 //! `tenant/transit.N/` sees only that key. Requests become jobs of the native API, and their answers are converted
 //! into Vault's format before they are sent ([`Responder::map`]).
@@ -34,6 +37,7 @@ use serde_json::Value;
 use super::which_op::makes_key;
 use super::{Action, call_context, may_do_at, peer_of};
 use crate::errors::problem;
+use crate::vault_mount::VaultMount;
 use crate::work::{Kms, StoreJob};
 
 pub use token::VaultTokens;
@@ -55,7 +59,9 @@ pub fn routes(kms: &Arc<Kms>) -> Vec<Route> {
     routes.extend(import::routes(kms));
     routes.extend(sign::routes(kms));
     routes.extend(tools::routes(kms));
-    routes
+    let to = kms.settings.load().keys.vault_mount.path();
+    let moved = |route: Route| route.moved(VaultMount::DEFAULT_PATH, &to);
+    routes.into_iter().map(moved).collect()
 }
 
 /// The same under POST and PUT, which Vault does not tell apart, with a body of this type.
