@@ -249,6 +249,16 @@ fn a_configuration_with_mistakes_in_it() {
     );
     said("max_conns = 0\n", &["max_conns", "between 1 and 100000"]);
     said("this is no toml\n", &["c.toml:1", "not valid TOML"]);
+    // Keys that are good alone and not together, as the start says it.
+    said("", &["data_dir", "file backend needs one"]);
+    said(
+        "amnesia = true\n[seal]\nkey_file = \"/k\"\npassphrase_file = \"/p\"\n",
+        &["c.toml:3", "seal.key_file", "seal.passphrase_file"],
+    );
+    said(
+        "amnesia = true\n[vault]\nmount = \"sys/transit\"\n",
+        &["c.toml:3", "vault.mount", "begins with sys"],
+    );
     let out = service("ron-kms", &["--config", "/no/such.toml"]);
     refused(&out, &["/no/such.toml", "No such file"]);
     let out = service("ron-kms", &["--set", "bind_adr=1"]);

@@ -101,7 +101,11 @@ pub fn run(args: &WitnessArgs) -> Result<(), String> {
     let config = load_process_config(&TABLE, args.config.as_deref(), &args.set);
     let config = config.map_err(lines)?;
     match command {
-        WitnessCommand::CheckConfig => print!("{}", config.render_effective()),
+        WitnessCommand::CheckConfig => {
+            config.check_writers().map_err(lines)?;
+            ron_service::check::<Witness>(&config).map_err(lines)?;
+            print!("{}", config.render_effective());
+        }
         WitnessCommand::Vkey => {
             let settings: Settings = config.read().map_err(|e| e.to_string())?;
             let dir = DataDir::open(&config, Arc::new(OsDisk)).map_err(|e| e.to_string())?;

@@ -8,7 +8,7 @@ use ron_files::Dir;
 use ron_kernel::Topology;
 
 use crate::chassis::{Chassis, Parts, Running};
-use crate::config::{Config, ServiceSettings, Table};
+use crate::config::{Config, ConfigProblem, ServiceSettings, Table};
 use crate::datadir::DataDir;
 use crate::error::StartError;
 use crate::topology::ChassisThreads;
@@ -42,12 +42,22 @@ pub struct Boot<S> {
     pub data_dir: Option<Dir>,
 }
 
+/// What a start refuses as configuration before it opens a file, a socket or a device of the service.
+/// `check-config` and the doctor call this too, so that they refuse what the start would refuse.
+pub fn check<S: Service>(config: &Config) -> Result<S::Settings, Vec<ConfigProblem>> {
+    let settings = S::Settings::from_config(config)?;
+    if S::NEEDS_DATA_DIR {
+        DataDir::check(config)?;
+    }
+    Ok(settings)
+}
+
 /// Starts a service on the sockets of `parts`. Returns once its ports answer.
 pub fn start<S: Service>(config: Config, parts: Parts) -> Result<Running, StartError> {
     // In a constant, so that a service whose table lacks one of these rows does not compile.
     let threads = const { ChassisThreads::of(S::TOPOLOGY) };
     config.check_writers()?;
-    let settings = S::Settings::from_config(&config)?;
+    let settings = check::<S>(&config)?;
     let data = if S::NEEDS_DATA_DIR || config.chassis().data_dir.is_some() {
         DataDir::open(&config, parts.disk.clone())?
     } else {
@@ -93,6 +103,8 @@ pub struct Descriptor {
     pub topology: &'static Topology,
     /// [`start`] for this service.
     pub start: fn(Config, Parts) -> Result<Running, StartError>,
+    /// [`check`] for this service.
+    pub check: fn(&Config) -> Result<(), Vec<ConfigProblem>>,
 }
 
 impl Descriptor {
@@ -101,6 +113,7 @@ impl Descriptor {
             table: S::TABLE,
             topology: S::TOPOLOGY,
             start: start::<S>,
+            check: |config| check::<S>(config).map(drop),
         }
     }
 

@@ -111,6 +111,22 @@ fn a_failed_start_leaves_no_thread_no_listener_and_no_lock() {
     assert!(why.contains("uds_path"), "{why}");
 }
 
+#[test]
+fn what_a_start_refuses_as_configuration_is_refused_by_the_check() {
+    let refused = |pairs: &[(&str, &str)], word: &str| {
+        let config = Config::from_pairs(&TABLE, pairs).unwrap();
+        let lines = StartError::Config(check::<Halfway>(&config).expect_err(word)).to_string();
+        assert!(lines.contains(word), "{lines}");
+        let parts = Parts::ephemeral("svc-boot").unwrap();
+        let why = start::<Halfway>(config, parts).expect_err(word);
+        assert!(matches!(why, StartError::Config(_)) && why.to_string() == lines);
+    };
+    refused(&[("amnesia", "true"), ("batch", "7")], "is never 7");
+    refused(&[("batch", "8")], "data_dir");
+    let good = Config::from_pairs(&TABLE, &[("data_dir", "/x")]).unwrap();
+    assert!(check::<Halfway>(&good).is_ok());
+}
+
 /// Its threads must not be counted among those of a failed start in another test.
 static OTHER_TOPOLOGY: Topology = crate::topology! {
     service: "svc-boot", prefix: "oth", threads: [], queues: [], locks: [],

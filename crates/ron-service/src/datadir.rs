@@ -6,7 +6,7 @@ use std::path::Path;
 
 use ron_files::{Dir, DiskLock, SharedDisk};
 
-use crate::config::{ChassisSettings, Config};
+use crate::config::{ChassisSettings, Config, ConfigProblem};
 use crate::error::StartError;
 
 /// Name of the file that is locked; it says by which process.
@@ -22,18 +22,21 @@ pub struct DataDir {
 impl DataDir {
     /// The directory of `data_dir` on this disk; `None` with `amnesia = true`, when nothing may be written.
     pub fn open(config: &Config, disk: SharedDisk) -> Result<Option<Self>, StartError> {
+        let path = Self::check(config)?;
+        path.map(|path| Self::at(Dir::new(disk, path))).transpose()
+    }
+
+    /// The path of the directory; `None` with `amnesia = true`. A configuration with neither is refused.
+    pub(crate) fn check(config: &Config) -> Result<Option<&Path>, Vec<ConfigProblem>> {
         let settings = config.chassis();
-        if settings.amnesia {
-            return Ok(None);
+        match &settings.data_dir {
+            _ if settings.amnesia => Ok(None),
+            Some(path) => Ok(Some(path)),
+            None => {
+                let why = "is not set; name a directory, or set amnesia = true to keep everything in memory";
+                Err(vec![config.problem(ChassisSettings::data_dir, why)])
+            }
         }
-        let Some(path) = &settings.data_dir else {
-            let why =
-                "is not set; name a directory, or set amnesia = true to keep everything in memory";
-            return Err(StartError::Config(vec![
-                config.problem(ChassisSettings::data_dir, why),
-            ]));
-        };
-        Self::at(Dir::new(disk, path)).map(Some)
     }
 
     /// Creates the directory if needed and locks it.

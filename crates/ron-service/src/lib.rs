@@ -37,7 +37,7 @@ mod store;
 pub mod topology;
 mod vitals;
 
-pub use boot::{Boot, Descriptor, Service, start};
+pub use boot::{Boot, Descriptor, Service, check, start};
 pub use chassis::{Chassis, DateAccepted, Parts, ReloadError, Running, client_config};
 pub use config::{
     ChassisSettings, Config, ConfigProblem, Key, Kind, ServiceSettings, Settings, Table,

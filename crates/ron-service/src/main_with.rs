@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use ron_kernel::{Deadline, Signal, SignalEvents, Signals, exit};
 
-use crate::boot::{Service, start};
+use crate::boot::{Service, check, start};
 use crate::chassis::{Inherited, Parts, Running};
 use crate::config::{self, Config, ConfigProblem, Origin, Table};
 use crate::error::StartError;
@@ -43,8 +43,9 @@ fn run<S: Service>() -> u8 {
         Err(problems) => return refuse(table, &StartError::Config(problems)),
     };
     if matches.subcommand_name() == Some("check-config") {
-        return match config.check_writers() {
-            Ok(()) => print(&config.render_effective()),
+        let checked = config.check_writers().and_then(|()| check::<S>(&config));
+        return match checked {
+            Ok(_) => print(&config.render_effective()),
             Err(problems) => refuse(table, &StartError::Config(problems)),
         };
     }

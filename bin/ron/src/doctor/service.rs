@@ -201,29 +201,35 @@ fn holder(layout: &Layout, name: &str) -> Option<u32> {
     String::from_utf8_lossy(&line).contains(name).then_some(pid)
 }
 
+/// The configuration, if it can be read; faults that its start would find are findings, and the other checks go on.
 fn configured(report: &mut Report, name: &str, loaded: Result<Config, String>) -> Option<Config> {
     let about = format!("{name} config");
-    match loaded {
-        Ok(config) => {
-            report.ok(&about, "every key is known and in its range");
-            if config.chassis().auth.unpinned {
-                report.warn(
-                    &about,
-                    "auth.unpinned is true: any server that answers at auth.jwks_url can issue passports",
-                    "set auth.note_vkey to the key of the issuer's policy note; without one, read auth.jwks_url over https",
-                );
-            }
-            Some(config)
-        }
+    let hint = || {
+        format!("`{name} --help` lists every key, `{name} print-example` is a file to start from")
+    };
+    let config = match loaded {
+        Ok(config) => config,
         Err(why) => {
-            report.fail(
-                &about,
-                why.replace('\n', "; "),
-                format!("`{name} --help` lists every key, `{name} print-example` is a file to start from"),
-            );
-            None
+            report.fail(&about, why.replace('\n', "; "), hint());
+            return None;
+        }
+    };
+    let checked = ron_services::find(name).map_or(Ok(()), |service| (service.check)(&config));
+    match checked {
+        Ok(()) => report.ok(&about, "every key is known and in its range"),
+        Err(problems) => {
+            let why = fleet::lines(problems).replace('\n', "; ");
+            report.fail(&about, why, hint());
         }
     }
+    if config.chassis().auth.unpinned {
+        report.warn(
+            &about,
+            "auth.unpinned is true: any server that answers at auth.jwks_url can issue passports",
+            "set auth.note_vkey to the key of the issuer's policy note; without one, read auth.jwks_url over https",
+        );
+    }
+    Some(config)
 }
 
 fn ports(report: &mut Report, name: &str, config: &Config) {
