@@ -84,6 +84,9 @@ pub use write::Pending;
 /// Name of the database inside the data directory.
 pub const FILE_NAME: &str = "keys.db";
 
+/// Rows that are read at once, so that not all are in memory a second time.
+const PAGE: i64 = 1_000;
+
 /// How long the operation ids of changes are kept, in milliseconds.
 pub const OP_ID_MS: u64 = 24 * 3600 * 1000;
 

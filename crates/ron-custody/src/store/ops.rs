@@ -5,7 +5,7 @@ use ron_proto::values::{OpId, Tenant, Timestamp};
 use ron_service::records::{Row, Statements, Value};
 
 use super::seal::Sealer;
-use super::{KeyStore, OP_ID_MS, StoreError};
+use super::{KeyStore, OP_ID_MS, PAGE, StoreError};
 
 /// The row that makes a change idempotent.
 #[derive(Clone, Debug)]
@@ -147,14 +147,31 @@ fn find(
 
 /// The operations whose rows are damaged, as `<tenant>/<op_id>`, which may be what is damaged.
 pub(super) fn damaged(tx: &mut dyn Statements, sealer: &Sealer) -> Result<Vec<String>, StoreError> {
+    let sql = format!("{COLUMNS} WHERE (tenant, op_id) > (?1, ?2) ORDER BY tenant, op_id LIMIT ?3");
     let mut found = Vec::new();
-    for row in tx.query(COLUMNS, &[])? {
-        let row = Stored::from_row(&row)?;
-        if !row.whole(sealer) {
-            found.push(format!("{}/{}", row.tenant, row.op_id));
+    let mut after = (String::new(), String::new());
+    loop {
+        // In pages, because there may be a day's operations.
+        let page: [Value; 3] = [
+            after.0.as_str().into(),
+            after.1.as_str().into(),
+            PAGE.into(),
+        ];
+        let rows = tx.query(&sql, &page)?;
+        let rows: Vec<Stored> = rows
+            .iter()
+            .map(Stored::from_row)
+            .collect::<Result<_, _>>()?;
+        let damaged = rows.iter().filter(|row| !row.whole(sealer));
+        found.extend(damaged.map(|row| format!("{}/{}", row.tenant, row.op_id)));
+        let last = rows.into_iter().next_back();
+        match last.map(|row| (row.tenant, row.op_id)) {
+            Some(last) if last > after => after = last,
+            // The end, or a name that is out of order: that row is damaged and was found; those behind it are checked when they
+            // are used.
+            _ => return Ok(found),
         }
     }
-    Ok(found)
 }
 
 impl KeyStore {

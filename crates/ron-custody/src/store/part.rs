@@ -20,11 +20,13 @@ pub(super) enum Part {
 pub(super) const KEYS: &str =
     "SELECT kid, meta, mac FROM keys WHERE changed > ?1 OR kid IN (?2, ?3, ?4, ?5) ORDER BY kid";
 
-/// Begins with the parameters of [`Part::chosen`].
-pub(super) const VERSIONS_AFTER: &str = "
+const VERSIONS: &str = "
     SELECT kid, number, created, birth, birth_mac, sealed_sha256, public, sealed, birth_log FROM versions
-    WHERE (kid, number) > (?6, ?7) AND kid IN (SELECT kid FROM keys WHERE changed > ?1 OR kid IN (?2, ?3, ?4, ?5))
-    ORDER BY kid, number LIMIT ?8";
+    WHERE (kid, number) > (?1, ?2)";
+
+/// Ends with the parameters of [`Part::chosen`].
+const OF_CHOSEN: &str =
+    "AND kid IN (SELECT kid FROM keys WHERE changed > ?4 OR kid IN (?5, ?6, ?7, ?8))";
 
 impl Part {
     pub(super) fn trust(&self) -> Trust {
@@ -32,6 +34,25 @@ impl Part {
             Self::All(trust) => *trust,
             Self::Since(..) => Trust::Sums,
         }
+    }
+
+    /// The statement that reads at most `limit` versions after this one, with its parameters.
+    pub(super) fn versions_after(
+        &self,
+        (kid, number): (&str, i64),
+        limit: i64,
+    ) -> (String, Vec<Value>) {
+        let mut params: Vec<Value> = vec![kid.into(), number.into(), limit.into()];
+        // Without a list of all keys, which would be made anew for each page.
+        let of_chosen = match self {
+            Self::All(_) => "",
+            Self::Since(..) => {
+                params.extend(self.chosen());
+                OF_CHOSEN
+            }
+        };
+        let sql = format!("{VERSIONS} {of_chosen} ORDER BY kid, number LIMIT ?3");
+        (sql, params)
     }
 
     /// The parameters by which statements choose the keys.

@@ -9,13 +9,13 @@ use ron_crypto::hash::{Sha256, sha256};
 use ron_proto::kms::PayloadPolicy;
 use ron_proto::strict;
 use ron_proto::values::{Kid, Timestamp};
-use ron_service::records::{Row, Statements, Value};
+use ron_service::records::{Row, Statements};
 
-use super::StoreError;
 use super::db::{bytes, number, optional, unsigned};
 use super::meta::Meta;
-use super::part::{KEYS, Part, VERSIONS_AFTER};
+use super::part::{KEYS, Part};
 use super::seal::{RecordName, SealError, Sealer, Trust, refuse};
+use super::{PAGE, StoreError};
 use crate::Refusal;
 use crate::backend::{Attestation, Backends, Custody, Device, DeviceKey, Handle, SecretHalf};
 use crate::index::{Key, Version};
@@ -184,9 +184,6 @@ fn oldest_needed(kid: &Kid, head: u32) -> u32 {
     if kid.alg.signs() { head } else { 1 }
 }
 
-/// Rows of `versions` that are read at once.
-const PAGE: i64 = 1_000;
-
 /// What the tables hold of the keys that were read. The store's MAC is still to be checked.
 pub(super) struct Loaded {
     pub(super) records: BTreeMap<Kid, Record>,
@@ -203,9 +200,9 @@ pub(super) fn load_records(
     part: &Part,
     first_log: &str,
 ) -> Result<Loaded, StoreError> {
-    let (trust, chosen) = (part.trust(), part.chosen());
+    let trust = part.trust();
     let mut differing = Vec::new();
-    let mut keys = load_keys(tx, (sealer, backends), trust, &chosen, &mut differing)?;
+    let mut keys = load_keys(tx, (sealer, backends), part, &mut differing)?;
     let mut loader = Loader {
         sealer,
         backends,
@@ -216,9 +213,8 @@ pub(super) fn load_records(
     let mut left = keys.iter_mut().peekable();
     let mut after = (String::new(), 0);
     loop {
-        // In pages, so that the rows are not in memory a second time while the records are made from them.
-        let page: [Value; 3] = [after.0.as_str().into(), after.1.into(), PAGE.into()];
-        let rows = tx.query(VERSIONS_AFTER, &[&chosen[..], &page].concat())?;
+        let (sql, params) = part.versions_after((&after.0, after.1), PAGE);
+        let rows = tx.query(&sql, &params)?;
         for row in &rows {
             let name = row.text(0)?;
             // Both are sorted by name, so a version belongs to this key or to a later one.
@@ -270,11 +266,10 @@ struct KeyRow {
 fn load_keys(
     tx: &mut dyn Statements,
     (sealer, backends): (&Arc<Sealer>, &Backends),
-    trust: Trust,
-    chosen: &[Value],
+    part: &Part,
     differing: &mut Vec<Differing>,
 ) -> Result<Vec<KeyRow>, StoreError> {
-    let rows = tx.query(KEYS, chosen)?;
+    let rows = tx.query(KEYS, &part.chosen())?;
     let mut keys = Vec::with_capacity(rows.len());
     for row in rows {
         let (name, meta) = (row.text(0)?.to_owned(), row.blob(1)?.to_vec());
@@ -301,7 +296,7 @@ fn load_keys(
             strict::from_slice(&meta).map_err(|_| tampered())?
         };
         let mut record = Record::new(parsed);
-        record.mac = match trust {
+        record.mac = match part.trust() {
             Trust::Sums => mac,
             Trust::Records => found,
         };
