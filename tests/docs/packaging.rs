@@ -79,6 +79,15 @@ fn filled(text: &str) -> String {
         .replace("  url = \"...\"", "  url = \"http://127.0.0.1:9000/\"")
         .replace("  accounts = []", "  accounts = [\"acct:shop\"]")
         .replace("  sha256 = \"\"", &format!("  sha256 = \"{digest}\""))
+        .replace(
+            "  secret_sha256 = []",
+            &format!("  secret_sha256 = [\"{digest}\"]"),
+        )
+        .replace("  module = \"\"", "  module = \"/usr/lib/hsm.so\"")
+        .replace(
+            "  health_url = \"...\"",
+            "  health_url = \"http://127.0.0.1:9005/\"",
+        )
 }
 
 #[test]
@@ -119,9 +128,13 @@ fn uncommented_examples_load_to_the_defaults_and_the_programs_take_them() {
         let check = |file: &Path| {
             let mut command = Command::new(&program);
             command.args(["check-config", "--config"]).arg(file);
-            // Where the data is kept is the one choice that has no default, and no row says so.
-            let data = format!("data_dir={}", dir.path().join("data").display());
-            command.args(["--set", &data]).output().unwrap()
+            // Choices without a default of which no row says so, because there are two ways to make each.
+            let choices: &[&str] = match table.service {
+                "svc-passport" => &["data_dir=/var/lib/ron", "policy.dir=/etc/ron/policy"],
+                _ => &["data_dir=/var/lib/ron"],
+            };
+            let sets = choices.iter().flat_map(|choice| ["--set", choice]);
+            command.args(sets).output().unwrap()
         };
         let said = ok(&check(&path));
         for key in table.rows() {
