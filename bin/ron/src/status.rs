@@ -26,7 +26,7 @@ const CLEAR: &str = "\x1b[H\x1b[2J";
 /// Maximum of `--wait`.
 const WAIT_MAX_S: u64 = 3_600;
 /// Time between two looks of `--wait`.
-const LOOK_AGAIN: Duration = Duration::from_millis(200);
+const POLL_EVERY: Duration = Duration::from_millis(200);
 
 /// Show the state of all services. Ends with code 1 unless all of them are healthy.
 #[derive(Args)]
@@ -127,7 +127,7 @@ fn settled(args: &StatusArgs, by: Deadline) -> Result<Vec<Answer>, String> {
         if by.expired() || found.iter().all(Answer::is_healthy) {
             return Ok(found);
         }
-        net::pause(by.remaining().min(LOOK_AGAIN));
+        net::pause(by.remaining().min(POLL_EVERY));
     }
 }
 

@@ -25,8 +25,8 @@ use ron_service::config::secret_from_env_or_file;
 use super::pkcs11_module::{Module, fault};
 use super::session_pool::{Fault, Session, check_signature};
 use super::settings::Pkcs11Settings;
-use super::{Handle, NewKey, Wrapping, pkcs11_secret};
-use crate::keys::{DeviceInput, PublicKey};
+use super::{Handle, NewKey, Wrapping};
+use crate::keys::{DeviceInput, PublicKey, symmetric_len};
 
 /// Maximum object handles that a session caches.
 const OBJECTS_MAX: usize = 4096;
@@ -247,7 +247,7 @@ impl Session for TokenSession {
 
 impl TokenSession {
     fn make_once(&mut self, alg: Alg, handle: &Handle, name: &str) -> Result<PublicKey, Fault> {
-        if pkcs11_secret::ALGS.contains(&alg) {
+        if symmetric_len(alg).is_some() {
             return self.make_secret(alg, handle, name);
         }
         let public = self.make_pair(alg, &handle.0, name)?;

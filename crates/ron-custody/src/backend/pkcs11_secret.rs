@@ -10,6 +10,7 @@ use zeroize::Zeroizing;
 
 use super::pkcs11::{TokenSession, check_protected};
 use super::pkcs11_module::{fault, may_be_wrong_ciphertext};
+use super::pkcs11_sign::not_here;
 use super::session_pool::{Fault, Session as _, TEST_MESSAGE, check_unwrapped};
 use super::{Handle, Wrapping};
 use crate::keys::envelope::Nonce;
@@ -37,6 +38,9 @@ impl TokenSession {
         handle: &Handle,
         label: &str,
     ) -> Result<PublicKey, Fault> {
+        if !ALGS.contains(&alg) {
+            return Err(not_here(alg));
+        }
         let length = symmetric_len(alg).unwrap_or_default() as u64;
         let (mechanism, kind) = match mac_of(alg) {
             Some(_) => (Mechanism::GenericSecretKeyGen, KeyType::GENERIC_SECRET),

@@ -43,7 +43,7 @@ impl Part {
         limit: i64,
     ) -> (String, Vec<Value>) {
         let mut params: Vec<Value> = vec![kid.into(), number.into(), limit.into()];
-        // Without a list of all keys, which would be made anew for each page.
+        // Without a list of all keys, which would be made again for each page.
         let of_chosen = match self {
             Self::All(_) => "",
             Self::Since(..) => {

@@ -66,13 +66,10 @@ impl Served {
             more.to_owned(),
         ]
         .join("\n");
-        let path = std::path::Path::new("test.toml");
-        let config = Config::load(&TABLE, Some((path, &text)), &|_| None, &[]).expect("valid");
-        let running = ron_service::start::<crate::RonKms>(
-            config,
-            Parts::ephemeral("ron-kms").expect("ports"),
-        )
-        .expect("starts");
+        let file = Some(("test.toml".as_ref(), text.as_str()));
+        let config = Config::load(&TABLE, file, &|_| None, &[]).expect("valid");
+        let ports = Parts::ephemeral("ron-kms").expect("ports");
+        let running = ron_service::start::<crate::RonKms>(config, ports).expect("starts");
         let client = HttpClient::new(ClientConfig::default());
         Self {
             running,
@@ -99,10 +96,8 @@ impl Served {
 
     pub(super) fn get_as(&self, token: &str, path: &str) -> Reply {
         let url = format!("{}{path}", self.running.api_url());
-        self.call(
-            Call::get(&url, Deadline::within(Duration::from_secs(5))),
-            token,
-        )
+        let by = Deadline::within(Duration::from_secs(5));
+        self.call(Call::get(&url, by), token)
     }
 
     pub(super) fn post_as(&self, token: &str, path: &str, body: &[u8]) -> Reply {
