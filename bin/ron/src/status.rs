@@ -23,9 +23,9 @@ const UNITS: [(u64, &str); 3] = [(86_400, "d"), (3_600, "h"), (60, "min")];
 /// Clears a terminal.
 const CLEAR: &str = "\x1b[H\x1b[2J";
 
-/// Maximum of `--wait`.
-const WAIT_MAX_S: u64 = 3_600;
-/// Time between two looks of `--wait`.
+/// Maximum seconds of `--wait` and `--watch`.
+const SECONDS_MAX: u64 = 3_600;
+/// Time between two polls of `--wait`.
 const POLL_EVERY: Duration = Duration::from_millis(200);
 
 /// Show the state of all services. Ends with code 1 unless all of them are healthy.
@@ -37,10 +37,10 @@ pub struct StatusArgs {
     #[arg(long)]
     json: bool,
     /// Wait at most so many seconds until all services are healthy, as after a start.
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=WAIT_MAX_S), conflicts_with = "watch")]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=SECONDS_MAX), conflicts_with = "watch")]
     wait: Option<u64>,
     /// Show it again every so many seconds, until it is interrupted.
-    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2", require_equals = true, value_parser = clap::value_parser!(u64).range(1..=3_600), conflicts_with = "json")]
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2", require_equals = true, value_parser = clap::value_parser!(u64).range(1..=SECONDS_MAX), conflicts_with = "json")]
     watch: Option<u64>,
 }
 
@@ -120,7 +120,7 @@ pub fn run(args: &StatusArgs) -> Result<(), String> {
     }
 }
 
-/// The answers once all services are healthy; at the deadline, those of the last look.
+/// The answers once all services are healthy; at the deadline, those of the last poll.
 fn settled(args: &StatusArgs, by: Deadline) -> Result<Vec<Answer>, String> {
     loop {
         let found = poll(args)?;
