@@ -27,17 +27,19 @@ step "scripts"
 shellcheck --severity warning scripts/*.sh .ci/run
 shellcheck --severity warning packaging/ron-spread packaging/debian/*
 
+# The whole workspace with every feature, in all steps: with other packages or features everything would be built again.
+everything=(--release --locked --workspace --all-features)
+
 step "build"
 # Examples too: a test starts one, and `--test` below does not build them.
-cargo build --release --locked --workspace --bins --lib --examples
+cargo build "${everything[@]}" --bins --lib --examples
 
 step "lints"
-cargo clippy --release --locked --workspace --all-targets -- -D warnings
-cargo clippy --release --locked -p ron-custody -p ron-kms --features tpm --all-targets -- -D warnings
-cargo clippy --release --locked -p ron -p ron-pg -p ron-service -p svc-wallet -p ron-ledger -p ron-ha --features ron/postgres,ron-ha/postgres --all-targets -- -D warnings
+cargo clippy --release --locked --workspace -- -D warnings
+cargo clippy "${everything[@]}" --all-targets -- -D warnings
 
 step "unit tests"
-cargo test --release --locked --workspace --lib --bins
+cargo test "${everything[@]}" --lib --bins
 
 step "fuzz targets compile"
 cargo check --locked --manifest-path fuzz/Cargo.toml --target-dir target/fuzz-check
@@ -46,23 +48,10 @@ cargo check --locked --manifest-path fuzz/Cargo.toml --target-dir target/fuzz-ch
 
 step "end-to-end tests"
 export RON_TEST_PYTHON="$PWD/target/test-venv/bin/python"
-# The whole workspace here too: with other packages chosen, features differ and everything is built again.
-cargo test --release --locked --workspace --test '*' -- --test-threads 2
+cargo test "${everything[@]}" --test '*' -- --test-threads 2
 
 step "API fuzzer"
 cargo xtask api-fuzz --phases fuzzing --examples 8 --seed 1
-
-step "keys in a PKCS#11 token and in a TPM"
-cargo xtask devices
-
-step "logs and records in PostgreSQL"
-cargo xtask ha
-
-step "clients that pay through takeovers of the ledger"
-cargo xtask takeover
-
-step "Parquet and Arrow files"
-cargo xtask columns
 
 step "user interface is built from its sources"
 cargo xtask ui check

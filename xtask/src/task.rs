@@ -24,7 +24,7 @@ pub type Outcome<T = ()> = Result<T, Failure>;
 /// The table of docs/TESTING.md that a task is in.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Group {
-    /// A step of scripts/test.sh, by the name that it has there.
+    /// A step of scripts/test.sh or a part of one, by its name.
     Step(&'static str),
     /// Tests that take too long for the test command.
     Long,

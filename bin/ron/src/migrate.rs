@@ -200,14 +200,14 @@ pub fn log_table(engine: &Engine) -> String {
     )
 }
 
-#[cfg(all(test, not(feature = "postgres")))]
+#[cfg(test)]
 mod tests {
     use super::*;
 
     /// The arguments of a move to a database.
     fn there() -> MigrateArgs {
         MigrateArgs {
-            to: "postgresql://ron@10.0.0.11/ron".to_owned(),
+            to: "postgresql://ron:secret@10.0.0.11/ron".to_owned(),
             from: None,
             schema: None,
             durability: EngineDurability::Standby,
@@ -216,15 +216,20 @@ mod tests {
         }
     }
 
-    /// Each service refuses a program that has no database, before it looks at anything.
-    pub(crate) fn says_that_it_has_no_database<M: Moves>(service: &M) {
-        let refused = run(&there(), service).expect_err("it has no database");
+    /// Each service refuses a password in the URL, and a program that has no database, before it looks at anything.
+    pub(crate) fn refuses_a_database_that_it_cannot_use<M: Moves>(service: &M) {
+        let refused = run(&there(), service).expect_err("the database cannot be used");
+        let (why, hint) = if cfg!(feature = "postgres") {
+            ("must not have a password", "hint: nothing is lost")
+        } else {
+            ("feature `postgres`", "hint: use the program")
+        };
         assert!(
-            refused.contains("feature `postgres`") && refused.contains("hint: use the program"),
+            refused.contains(why) && refused.contains(hint) && !refused.contains("secret"),
             "{refused}"
         );
     }
 }
 
-#[cfg(all(test, not(feature = "postgres")))]
-pub(crate) use tests::says_that_it_has_no_database;
+#[cfg(test)]
+pub(crate) use tests::refuses_a_database_that_it_cannot_use;

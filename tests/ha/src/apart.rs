@@ -51,7 +51,7 @@ pub fn is_inside(test: &str) -> bool {
         // The first process of a namespace has to collect those that have lost their parents, as Patroni's PostgreSQL does.
         .args(["bash", "-c", "\"$@\"; exit", "first"])
         .arg(own)
-        .args([test, "--exact", "--nocapture"])
+        .args([test, "--exact", "--include-ignored", "--nocapture"])
         .env(INSIDE, "1")
         .status();
     assert!(status.expect("util-linux").success(), "it failed inside");

@@ -438,11 +438,13 @@ fn all_rounds(start: fn() -> Hosts, cases: &[Case]) {
 }
 
 #[test]
+#[ignore = "minutes; run it with `cargo xtask ha-failover`"]
 fn nothing_acknowledged_is_lost_or_doubled_when_database_hosts_fail() {
     all_rounds(Hosts::start, &CASES);
 }
 
 #[test]
+#[ignore = "minutes; run it with `cargo xtask ha-failover`"]
 fn nothing_acknowledged_is_lost_or_doubled_when_the_network_parts_or_a_disk_is_full() {
     const NAME: &str =
         "nothing_acknowledged_is_lost_or_doubled_when_the_network_parts_or_a_disk_is_full";

@@ -99,6 +99,7 @@ fn programs() -> PathBuf {
 }
 
 #[test]
+#[ignore = "minutes; run it with `cargo xtask ha-pages`"]
 fn the_pages_are_carried_out_as_they_stand() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let page = |name: &str| fs::read_to_string(root.join(name)).unwrap();

@@ -101,7 +101,7 @@ pub fn run(args: &IssuerMigrateArgs) -> Result<(), String> {
     migrate::run(&args.common, &issuer)
 }
 
-#[cfg(all(test, not(feature = "postgres")))]
+#[cfg(test)]
 mod tests {
     use ron_crypto::sign::Ed25519Key;
     use ron_service::Config;
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_without_the_feature_says_so() {
+    fn a_database_that_it_cannot_use_is_refused() {
         let key = Ed25519NoteSigner::new("a/b", Ed25519Key::from_seed(&[1; 32]));
         let dir = tempfile::tempdir().expect("a directory");
         let text = format!(
@@ -121,7 +121,7 @@ mod tests {
         let table = fleet::table("svc-passport").expect("a service");
         let config = Config::from_toml(table, Path::new("passport.toml"), &text);
         let service = IssuerService::of(&config.expect("a configuration"), Arc::new(OsDisk));
-        migrate::says_that_it_has_no_database(&Issuer {
+        migrate::refuses_a_database_that_it_cannot_use(&Issuer {
             service: service.expect("a data directory"),
             vkey: key.expect("a name").verifier().clone(),
         });

@@ -106,7 +106,7 @@ pub fn run(args: &KmsMigrateArgs, data_dir: Option<&Path>) -> Result<(), String>
     migrate::run(&args.common, &Kms { service, keys })
 }
 
-#[cfg(all(test, not(feature = "postgres")))]
+#[cfg(test)]
 mod tests {
     use ron_crypto::sign::Ed25519Key;
     use ron_service::Config;
@@ -115,13 +115,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_without_the_feature_says_so() {
+    fn a_database_that_it_cannot_use_is_refused() {
         let key = Ed25519NoteSigner::new("a/b", Ed25519Key::from_seed(&[1; 32]));
         let dir = tempfile::tempdir().expect("a directory");
         let text = format!("data_dir = \"{}\"\n", dir.path().display());
         let config = Config::from_toml(&ron_kms::TABLE, Path::new("kms.toml"), &text);
         let service = KeyService::of(&config.expect("a configuration"), Arc::new(OsDisk));
-        migrate::says_that_it_has_no_database(&Kms {
+        migrate::refuses_a_database_that_it_cannot_use(&Kms {
             service: service.expect("a data directory"),
             keys: vec![key.expect("a name").verifier().clone()],
         });

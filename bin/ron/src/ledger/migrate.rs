@@ -103,7 +103,7 @@ fn without_database(data: &Path, vkey: &VerifierKey) -> Result<(), String> {
     Ok(())
 }
 
-#[cfg(all(test, not(feature = "postgres")))]
+#[cfg(test)]
 mod tests {
     use ron_crypto::sign::Ed25519Key;
     use ron_tlog::note::Ed25519NoteSigner;
@@ -111,10 +111,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_without_the_feature_says_so() {
+    fn a_database_that_it_cannot_use_is_refused() {
         let key = Ed25519NoteSigner::new("a/b", Ed25519Key::from_seed(&[1; 32]));
         let dir = tempfile::tempdir().expect("a directory");
-        migrate::says_that_it_has_no_database(&Ledger {
+        migrate::refuses_a_database_that_it_cannot_use(&Ledger {
             data: dir.path().to_owned(),
             vkey: key.expect("a name").verifier().clone(),
         });
