@@ -26,7 +26,7 @@ use crate::settings::{Keys, Settings};
 use crate::topology::TOPOLOGY;
 use crate::work::operation::one;
 use crate::work::sign::SignTask;
-use crate::work::{CallContext, SignJob, StoreJob};
+use crate::work::{CallContext, Purposes, SignJob, StoreJob};
 
 /// Name of the caller in audit leaves.
 const CALLER: &str = "embedded";
@@ -112,7 +112,7 @@ impl Custody {
         let (call, answer) = self.call_context(deadline);
         self.engine
             .kms
-            .submit_store(StoreJob::Create(call, Box::new(request)));
+            .submit_store(StoreJob::Create(call, Box::new(request), Purposes::Shared));
         wait(answer, deadline)
     }
 

@@ -6,13 +6,13 @@ use ron_proto::values::Timestamp;
 use ron_service::records::{Row, Statements};
 use ron_tlog::store::Transit;
 
+use super::StoreError;
 use super::db::{bytes, optional, unsigned};
 use super::log_key::{self, LogIdentity};
 use super::part::Part;
 use super::policy::{self, StoredPolicy};
 use super::record::{Loaded, load_records};
 use super::seal::Sealer;
-use super::{StoreError, ops};
 use crate::backend::Backends;
 
 pub(super) struct StoreRow {
@@ -69,8 +69,6 @@ pub(super) struct Content {
     pub(super) logs: Vec<LogIdentity>,
     pub(super) loaded: Loaded,
     pub(super) policy: Option<StoredPolicy>,
-    /// `None` where only a part of the store was read.
-    pub(super) damaged_ops: Option<Vec<String>>,
 }
 
 impl Content {
@@ -84,11 +82,9 @@ impl Content {
         let first = (&*row.log_origin, row.log_key_created, &*row.log_key);
         let logs = log_key::load(tx, sealer, first)?;
         let first = logs[0].origin.as_str();
-        let damaged_ops = matches!(part, Part::All(_)).then(|| ops::damaged(tx, sealer));
         Ok(Self {
             loaded: load_records(tx, sealer, backends, part, first)?,
             policy: policy::load(tx, first)?,
-            damaged_ops: damaged_ops.transpose()?,
             row,
             logs,
         })

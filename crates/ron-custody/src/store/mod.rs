@@ -72,7 +72,7 @@ pub use log_key::{
     LOG_KEY_NAME, LogIdentity, LogKey, LogSigner, NewLogKey, PendingLogKey, SecondSigner,
 };
 pub use meta::Meta;
-pub use ops::{OpName, OpRecord, OpRow};
+pub use ops::{OpName, OpRecord, OpRow, OpsCheck};
 pub use policy::PendingPolicy;
 pub use record::NewVersion;
 pub use schema::MIGRATIONS;
@@ -110,8 +110,6 @@ pub struct KeyStore {
     records: BTreeMap<Kid, Record>,
     /// Keys whose stored metadata is damaged, with their digests: they are out of use and stay in the set.
     damaged: BTreeMap<Kid, [u8; 32]>,
-    /// Operations whose rows were damaged when the store was opened.
-    damaged_ops: Vec<String>,
     version: u64,
     /// What was read last does not match the MAC of the store.
     unchecked: bool,
@@ -138,7 +136,7 @@ impl KeyStore {
     }
 
     /// Opens the store, or makes a new one. Every sealed record is compared with its hash and every
-    /// MAC is checked before anything is served; records are opened when they are first used. A damaged record takes only its own key or version out of use; a
+    /// MAC is checked before anything is served, but for those of operations ([`KeyStore::check_ops`]); records are opened when they are first used. A damaged record takes only its own key or version out of use; a
     /// set of records that is not the one written refuses the store.
     pub fn open(
         settings: &StoreSettings,
@@ -212,7 +210,6 @@ impl KeyStore {
             random,
             records: BTreeMap::new(),
             damaged: BTreeMap::new(),
-            damaged_ops: Vec::new(),
             version: 0,
             unchecked: false,
             logs: vec![log],
@@ -278,7 +275,6 @@ impl KeyStore {
             random,
             records: BTreeMap::new(),
             damaged: BTreeMap::new(),
-            damaged_ops: Vec::new(),
             version: row.version,
             unchecked: true,
             logs: vec![LogIdentity::new(
@@ -378,9 +374,6 @@ impl KeyStore {
         match part {
             Part::All(_) => (self.records, self.damaged) = (loaded.records, loaded.damaged),
             Part::Since(..) => self.records.extend(loaded.records),
-        }
-        if let Some(damaged) = content.damaged_ops {
-            self.damaged_ops = damaged;
         }
         self.version = content.row.version;
         let own = self.log().origin.clone();
@@ -525,11 +518,6 @@ impl KeyStore {
         };
         let keys = self.damaged.keys().map(ToString::to_string);
         keys.chain(self.records.iter().flat_map(versions)).collect()
-    }
-
-    /// The operations whose stored records are damaged, as `<tenant>/<op_id>`. Their repetition is refused.
-    pub fn damaged_ops(&self) -> &[String] {
-        &self.damaged_ops
     }
 
     /// Covers every key's MAC, the hash of every sealed record, every public key, the issuer policy and the version, so that neither a row nor the store version can be

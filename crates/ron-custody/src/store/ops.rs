@@ -145,36 +145,54 @@ fn find(
     rows.first().map(Stored::from_row).transpose()
 }
 
-/// The operations whose rows are damaged, as `<tenant>/<op_id>`, which may be what is damaged.
-pub(super) fn damaged(tx: &mut dyn Statements, sealer: &Sealer) -> Result<Vec<String>, StoreError> {
-    let sql = format!("{COLUMNS} WHERE (tenant, op_id) > (?1, ?2) ORDER BY tenant, op_id LIMIT ?3");
-    let mut found = Vec::new();
-    let mut after = (String::new(), String::new());
-    loop {
-        // In pages, because there may be a day's operations.
-        let page: [Value; 3] = [
-            after.0.as_str().into(),
-            after.1.as_str().into(),
-            PAGE.into(),
-        ];
-        let rows = tx.query(&sql, &page)?;
-        let rows: Vec<Stored> = rows
-            .iter()
-            .map(Stored::from_row)
-            .collect::<Result<_, _>>()?;
+/// A comparison of all rows of operations with their MACs, in pages, because there may be a day's operations.
+#[derive(Debug, Default)]
+pub struct OpsCheck {
+    /// Tenant and id of the last row that was compared.
+    after: (String, String),
+    damaged: Vec<String>,
+    is_done: bool,
+}
+
+impl OpsCheck {
+    /// Whether all rows that were there at its begin were compared.
+    pub const fn is_done(&self) -> bool {
+        self.is_done
+    }
+
+    /// The operations whose rows are damaged, as `<tenant>/<op_id>`, which may be what is damaged.
+    pub fn damaged(&self) -> &[String] {
+        &self.damaged
+    }
+
+    fn take(&mut self, rows: Vec<Stored>, sealer: &Sealer) {
         let damaged = rows.iter().filter(|row| !row.whole(sealer));
-        found.extend(damaged.map(|row| format!("{}/{}", row.tenant, row.op_id)));
+        let damaged = damaged.map(|row| format!("{}/{}", row.tenant, row.op_id));
+        self.damaged.extend(damaged);
         let last = rows.into_iter().next_back();
         match last.map(|row| (row.tenant, row.op_id)) {
-            Some(last) if last > after => after = last,
+            Some(last) if last > self.after => self.after = last,
             // The end, or a name that is out of order: that row is damaged and was found; those behind it are checked when they
             // are used.
-            _ => return Ok(found),
+            _ => self.is_done = true,
         }
     }
 }
 
 impl KeyStore {
+    /// Compares the next page of operations. Their repetition is refused in any case when its row is damaged.
+    pub fn check_ops(&mut self, check: &mut OpsCheck) -> Result<(), StoreError> {
+        let sql =
+            format!("{COLUMNS} WHERE (tenant, op_id) > (?1, ?2) ORDER BY tenant, op_id LIMIT ?3");
+        let (tenant, op_id) = (check.after.0.as_str(), check.after.1.as_str());
+        let rows: Vec<Stored> = self.db.read(|tx| {
+            let rows = tx.query(&sql, &[tenant.into(), op_id.into(), PAGE.into()])?;
+            rows.iter().map(Stored::from_row).collect()
+        })?;
+        check.take(rows, &self.sealer);
+        Ok(())
+    }
+
     /// The stored operation, if it is younger than 24 hours or still unfinished, or damaged.
     pub fn find_op(
         &mut self,

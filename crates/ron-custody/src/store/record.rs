@@ -14,7 +14,7 @@ use ron_service::records::{Row, Statements};
 use super::db::{bytes, number, optional, unsigned};
 use super::meta::Meta;
 use super::part::{KEYS, Part};
-use super::seal::{RecordName, SealError, Sealer, Trust, refuse};
+use super::seal::{Macs, RecordName, SealError, Sealer, Trust, refuse};
 use super::{PAGE, StoreError};
 use crate::Refusal;
 use crate::backend::{Attestation, Backends, Custody, Device, DeviceKey, Handle, SecretHalf};
@@ -205,6 +205,7 @@ pub(super) fn load_records(
     let mut keys = load_keys(tx, (sealer, backends), part, &mut differing)?;
     let mut loader = Loader {
         sealer,
+        macs: sealer.macs(),
         backends,
         trust,
         differing: &mut differing,
@@ -220,7 +221,7 @@ pub(super) fn load_records(
             // Both are sorted by name, so a version belongs to this key or to a later one.
             while left.next_if(|key| key.name.as_str() < name).is_some() {}
             match left.peek_mut() {
-                Some(key) if key.name == name => loader.add(&key.kid, &mut key.record, row)?,
+                Some(key) if key.name == name => loader.add(key, row)?,
                 _ => return Err(StoreError::Tampered("a version belongs to no key".into())),
             }
         }
@@ -387,6 +388,7 @@ impl SealedVersion {
 /// Reads the rows of versions.
 struct Loader<'a> {
     sealer: &'a Arc<Sealer>,
+    macs: Macs,
     backends: &'a Backends,
     trust: Trust,
     differing: &'a mut Vec<Differing>,
@@ -396,15 +398,13 @@ struct Loader<'a> {
 
 impl Loader<'_> {
     /// Whether the leaf of the version is durable, and its index unless that is damaged.
-    fn birth(&self, kid: &Kid, number: u32, row: &Row) -> Result<(bool, Option<u64>), StoreError> {
+    fn birth(&self, key: &str, number: u32, row: &Row) -> Result<(bool, Option<u64>), StoreError> {
         let birth = optional(row, 3)?;
         let mac = (!row.is_null(4)).then(|| row.blob(4)).transpose()?;
         let log = (!row.is_null(8)).then(|| row.text(8)).transpose()?;
         let born = birth.is_some() || mac.is_some();
         let whole = birth.filter(|birth| {
-            let found = self
-                .sealer
-                .birth_mac(&kid.to_string(), number, (log, *birth));
+            let found = self.macs.birth(key, number, (log, *birth));
             mac.is_some_and(|mac| ct::eq(&found, mac))
         });
         Ok((born, whole))
@@ -412,18 +412,19 @@ impl Loader<'_> {
 
     /// Adds the version in this row to its key. Its record is compared with its hash and not opened; hash and public key
     /// are covered by the MAC of the store, which is checked when all rows are loaded.
-    fn add(&mut self, kid: &Kid, record: &mut Record, row: &Row) -> Result<(), StoreError> {
+    fn add(&mut self, key: &mut KeyRow, row: &Row) -> Result<(), StoreError> {
+        let (name, kid, record) = (&key.name, &key.kid, &mut key.record);
         let number = number(row, 1)?;
         if number as usize != record.versions.len() + 1 {
             return Err(StoreError::Tampered(format!("versions of key {kid}")));
         }
-        let (born, birth) = self.birth(kid, number, row)?;
+        let (born, birth) = self.birth(name, number, row)?;
         let sum: [u8; 32] = bytes(row, 5)?;
         let sealed = row.blob(7)?;
         let found_sha256 = sha256(sealed);
         let whole = found_sha256 == sum;
         if whole {
-            Sealer::refuse_newer((kid, number), sealed)?;
+            Sealer::refuse_newer((name, number), sealed)?;
         }
         let created = Timestamp(unsigned(row, 2)?);
         let public = row.blob(6)?;
@@ -435,12 +436,13 @@ impl Loader<'_> {
             });
         };
         let mut version = Stated::of(kid, public, created);
-        let header = Sealer::stated(kid, sealed);
+        let header = Sealer::stated(name, sealed);
+        let header = header.filter(|header| *header != (created, public));
         let header = header.and_then(|(created, public)| Stated::of(kid, public, created));
         if !whole {
             differs(Place::Sealed, &found_sha256);
             version = version.or(header);
-        } else if header.is_some() && version != header {
+        } else if header.is_some() {
             // The record is the one that was written, and states again what stands beside it.
             differs(Place::Public, public);
             version = header;
@@ -466,7 +468,12 @@ impl Loader<'_> {
         if needed && !version.damaged && !meta.destroyed {
             let sealed = SealedVersion {
                 sealer: self.sealer.clone(),
-                name: RecordName::of(kid, number, created),
+                name: RecordName {
+                    key: name.clone(),
+                    version: number,
+                    alg: kid.alg,
+                    created,
+                },
                 public: version.public.clone(),
                 device: meta.device().map(|id| self.backends.holder(&id)),
                 record: sealed.into(),
@@ -487,7 +494,6 @@ impl Loader<'_> {
 }
 
 /// What a row and the header of its sealed record both state.
-#[derive(PartialEq)]
 struct Stated {
     created: Timestamp,
     public: PublicKey,

@@ -14,7 +14,7 @@
 //! record once per key version, far below the 2^32 uses that random nonces allow.
 
 use ron_crypto::aead::{open_aes256_gcm, seal_aes256_gcm};
-use ron_crypto::hash::{hkdf_sha256, hmac_sha256};
+use ron_crypto::hash::{HmacSha256, hkdf_sha256};
 use ron_crypto::secret::{Secret32, SecretBytes};
 use ron_kernel::Random;
 use ron_proto::values::{Alg, Kid, Timestamp};
@@ -219,11 +219,11 @@ impl Sealer {
         }
     }
 
-    /// What the header of a record of `kid` states, without a check of its seal: when the version was made, and its public
+    /// What the header of a record of this key states, without a check of its seal: when the version was made, and its public
     /// key.
-    pub fn stated<'a>(kid: &Kid, record: &'a [u8]) -> Option<(Timestamp, &'a [u8])> {
+    pub fn stated<'a>(key: &str, record: &'a [u8]) -> Option<(Timestamp, &'a [u8])> {
         // Magic, format, algorithm, store id, length of the name, name, version.
-        let at = MAGIC.len() + 2 + 16 + 2 + kid.to_string().len() + 4;
+        let at = MAGIC.len() + 2 + 16 + 2 + key.len() + 4;
         let (created, rest) = record.get(at..)?.split_first_chunk()?;
         let (len, rest) = rest.split_first_chunk()?;
         let public = rest.get(..usize::from(u16::from_be_bytes(*len)))?;
@@ -252,26 +252,14 @@ impl Sealer {
         Ok((end, public))
     }
 
-    /// MAC of public metadata, bound to its name `about`.
-    pub fn mac(&self, about: &str, data: &[u8]) -> [u8; 32] {
-        let mut framed = Vec::with_capacity(about.len() + data.len() + 8);
-        // The length in front keeps `about` and `data` apart: no two pairs give the same bytes.
-        framed.extend_from_slice(&(about.len() as u64).to_be_bytes());
-        framed.extend_from_slice(about.as_bytes());
-        framed.extend_from_slice(data);
-        hmac_sha256(self.mac_key.expose(), &framed)
+    /// Makes the MACs of many rows.
+    pub fn macs(&self) -> Macs {
+        Macs(HmacSha256::new(self.mac_key.expose()))
     }
 
-    /// MAC of the index of the leaf that records the making of a version, and of the log that it is in, unless that is the first.
-    pub fn birth_mac(
-        &self,
-        key: &str,
-        version: u32,
-        (log, birth): (Option<&str>, u64),
-    ) -> [u8; 32] {
-        let mut data = birth.to_be_bytes().to_vec();
-        data.extend_from_slice(log.unwrap_or_default().as_bytes());
-        self.mac(&format!("birth {key}#v{version}"), &data)
+    /// MAC of public metadata, bound to its name `about`.
+    pub fn mac(&self, about: &str, data: &[u8]) -> [u8; 32] {
+        self.macs().of(about, [data])
     }
 
     fn header(&self, name: &RecordName, public_raw: &[u8]) -> Vec<u8> {
@@ -291,6 +279,28 @@ impl Sealer {
         out.extend_from_slice(&public_len.to_be_bytes());
         out.extend_from_slice(public_raw);
         out
+    }
+}
+
+/// The key of a store's MACs, ready for many of them.
+pub struct Macs(HmacSha256);
+
+impl Macs {
+    /// MAC of public metadata, bound to its name `about`.
+    pub fn of<const N: usize>(&self, about: &str, data: [&[u8]; N]) -> [u8; 32] {
+        // The length in front keeps `about` and `data` apart: no two pairs give the same bytes.
+        let len = (about.len() as u64).to_be_bytes();
+        let name = [&len[..], about.as_bytes()];
+        self.0.mac(name.into_iter().chain(data))
+    }
+
+    /// MAC of the index of the leaf that records the making of a version, and of the log that it is in, unless that is the first.
+    pub fn birth(&self, key: &str, version: u32, (log, birth): (Option<&str>, u64)) -> [u8; 32] {
+        let log = log.unwrap_or_default().as_bytes();
+        self.of(
+            &format!("birth {key}#v{version}"),
+            [&birth.to_be_bytes(), log],
+        )
     }
 }
 

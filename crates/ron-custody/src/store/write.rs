@@ -301,7 +301,7 @@ impl KeyStore {
             )?;
             for row in &unborn {
                 let version = number(row, 0)?;
-                let mac = sealer.birth_mac(&kid, version, (further, birth));
+                let mac = sealer.macs().birth(&kid, version, (further, birth));
                 tx.execute(
                     "UPDATE versions SET birth = ?1, birth_mac = ?2, birth_log = ?5
                      WHERE kid = ?3 AND number = ?4",

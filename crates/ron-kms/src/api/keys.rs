@@ -21,7 +21,7 @@ use serde::de::DeserializeOwned;
 use super::{Action, change_route, kid, route, store_route};
 use crate::errors::problem;
 use crate::work::key_request::KeyRequest;
-use crate::work::{CallContext, Kms, StoreJob};
+use crate::work::{CallContext, Kms, Purposes, StoreJob};
 
 const PAGE_DEFAULT: usize = 50;
 const PAGE_MAX: usize = 200;
@@ -38,7 +38,7 @@ const CANCEL: &str = "/v1/kms/keys/{tenant}/{purpose}/{alg}/{id}/destroy/cancel"
 pub fn routes(kms: &Arc<Kms>) -> [Route; 11] {
     [
         store_route(kms, KEYS, scope::KMS_CREATE, |call, body: CreateKey| {
-            StoreJob::Create(call, Box::new(body))
+            StoreJob::Create(call, Box::new(body), Purposes::Shared)
         })
         .summary("Make a key; idempotent by op_id for 24 hours")
         .returns::<KeyDoc>(201),

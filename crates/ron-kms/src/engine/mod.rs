@@ -14,7 +14,7 @@ use std::sync::Arc;
 use ron_custody::backend::{self, Backends, DeviceHandles};
 use ron_custody::keys::wrapping::WrappingKeys;
 use ron_custody::store::LogSigner;
-use ron_custody::store::{FILE_NAME, KeyStore, StoreError, StoreSettings};
+use ron_custody::store::{FILE_NAME, KeyStore, OpsCheck, StoreError, StoreSettings};
 use ron_files::{Dir, Disk, DiskRoom, FileError, MemoryDisk};
 use ron_http::HttpClient;
 use ron_kernel::{
@@ -240,6 +240,7 @@ impl Engine {
             device_busy: BTreeMap::new(),
             gone: BTreeSet::new(),
             stopped,
+            operations: OpsCheck::default(),
             recovery: Recovery::default(),
         };
         spawn_store(&sup, lifecycle);
@@ -297,30 +298,22 @@ fn refuse_lost_store(parts: &EngineParts, top: &Dir) -> Result<(), EngineError> 
     Ok(())
 }
 
-/// Reports keys, versions and operations whose records are damaged. The others work, so the service is only degraded.
+/// Reports keys and versions whose records are damaged. The others work, so the service is only degraded.
 fn report_damage(store: &KeyStore, ready: &ReadyBoard) {
     ready.declare(&["keys"]);
-    let mut said = Vec::new();
     let damaged = store.damaged();
-    if !damaged.is_empty() {
-        let records = damaged.join(", ");
-        tracing::error!(event = "key_records_damaged", %records);
-        said.push(format!(
+    if damaged.is_empty() {
+        return;
+    }
+    let records = damaged.join(", ");
+    tracing::error!(event = "key_records_damaged", %records);
+    ready.degrade(
+        "keys",
+        format!(
             "the stored records of {records} are damaged: a key is out of use, and a version (`#v`) verifies only; restore keys.db from a \
              backup, or rotate the keys of such versions"
-        ));
-    }
-    if !store.damaged_ops().is_empty() {
-        let operations = store.damaged_ops().join(", ");
-        tracing::error!(event = "operation_records_damaged", %operations);
-        said.push(format!(
-            "the stored records of the operations {operations} are damaged: a repetition is refused, or performed again where the damage is \
-             in the id; restore keys.db from a backup, or restart when they are a day old and forgotten"
-        ));
-    }
-    if !said.is_empty() {
-        ready.degrade("keys", said.join("; "));
-    }
+        ),
+    );
 }
 
 /// Reports a stored issuer policy that no pinned key has signed: `policy.public_keys` was changed since it was accepted.

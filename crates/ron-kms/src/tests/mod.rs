@@ -55,7 +55,7 @@ use crate::work::key_request::KeyRequest;
 use crate::work::operation::one;
 use crate::work::sign::SignTask;
 use crate::work::verify::verify;
-use crate::work::{CallContext, SignJob, StoreJob};
+use crate::work::{CallContext, Purposes, SignJob, StoreJob};
 
 /// How long a test waits for an answer.
 const WAIT: Duration = Duration::from_secs(10);
@@ -287,7 +287,7 @@ impl Rig {
         let (call, waiter) = self.call_context(caller);
         self.engine
             .kms
-            .submit_store(StoreJob::Create(call, Box::new(request)));
+            .submit_store(StoreJob::Create(call, Box::new(request), Purposes::Shared));
         Self::got(waiter)
     }
 

@@ -9,8 +9,8 @@ use ron_proto::kms::{
 use ron_proto::values::Alg;
 
 use super::{Rig, create_request, file_settings, op_id, principal, signed};
-use crate::work::StoreJob;
 use crate::work::verify::verify;
+use crate::work::{Purposes, StoreJob};
 
 const TEXT: &[u8] = b"signed by many programs";
 
@@ -145,7 +145,7 @@ fn an_rsa_key_is_made_once_rotates_and_survives_a_restart() {
     let waiters: Vec<_> = (0..2)
         .map(|_| {
             let (call, waiter) = rig.call_context(&rig.caller);
-            let job = StoreJob::Create(call, Box::new(request()));
+            let job = StoreJob::Create(call, Box::new(request()), Purposes::Shared);
             rig.engine.kms.submit_store(job);
             waiter
         })
@@ -175,7 +175,7 @@ fn keys_that_take_long_delay_nobody_else_and_a_tenant_has_its_share() {
     let large = |op| create_request("app", Alg::Rsa3072, PayloadPolicy::Any, op);
     let submit = |op| {
         let (call, waiter) = rig.call_context(&rig.caller);
-        let job = StoreJob::Create(call, Box::new(large(op)));
+        let job = StoreJob::Create(call, Box::new(large(op)), Purposes::Shared);
         rig.engine.kms.submit_store(job);
         waiter
     };

@@ -16,7 +16,7 @@ use super::{Rig, TestReply, create_request, op_id, principal, signed};
 use crate::attest::verify::{Expect, verify};
 use crate::audit::leaf::{Leaf, OK, Op};
 use crate::audit::verify::LeafCheck;
-use crate::work::{Purposes, StoreJob};
+use crate::work::{CallContext, Purposes, StoreJob};
 
 fn doc(rig: &Rig, alg: Alg) -> WrappingKeyDoc {
     rig.engine.kms.wrapping.doc(alg).expect("offered").clone()
@@ -116,6 +116,37 @@ fn every_algorithm_comes_in_and_leaves_as_the_same_key() {
         let leaf = last_leaf(&rig, out.receipt.index);
         assert_eq!((leaf.op, leaf.result.as_str()), (Op::Export, OK));
     }
+    rig.stop();
+}
+
+/// As in the facade of Vault's API, to which a purpose is the name of one key: each request was checked before the other was done.
+#[test]
+fn of_a_key_that_is_made_and_imported_at_once_one_comes_to_be() {
+    let rig = Rig::memory();
+    let (_, secret) = SecretKey::generate(Alg::Ed25519, &SeededRandom::new(4));
+    let ask = import_request(&rig, Alg::X25519MlKem768, Alg::Ed25519, &secret, 1);
+    let purpose = ask.purpose.as_str().to_owned();
+    let made = create_request(&purpose, Alg::Ed25519, PayloadPolicy::Any, 2);
+    let submit = |job: Box<dyn FnOnce(CallContext) -> StoreJob>| {
+        let (call, waiter) = rig.call_context(&rig.caller);
+        rig.engine.kms.submit_store(job(call));
+        waiter
+    };
+    let first = submit(Box::new(|call| {
+        StoreJob::Import(call, Box::new(ask), Purposes::Single)
+    }));
+    let again = made.clone();
+    let second = submit(Box::new(|call| {
+        StoreJob::Create(call, Box::new(again), Purposes::Single)
+    }));
+    assert_eq!(Rig::wait(first).status, 201);
+    let refused = Rig::wait(second);
+    assert_eq!(
+        (refused.status, refused.code().as_str()),
+        (409, "in_flight")
+    );
+    // The native API has any number of keys of one purpose.
+    assert_eq!(rig.create_as(&rig.caller, made).status, 201);
     rig.stop();
 }
 

@@ -7,7 +7,7 @@ use ron_proto::kms::{AdoptKey, CreateKey};
 use ron_proto::values::Kid;
 
 use super::key_request::KeyRequest;
-use super::{CallContext, SignJob};
+use super::{CallContext, Purposes, SignJob};
 
 /// Work for the threads that wait for a device.
 pub enum DeviceJob {
@@ -29,7 +29,7 @@ pub struct DeferredChange {
 
 pub enum DeferredKind {
     /// `POST /keys`.
-    Create(Box<CreateKey>),
+    Create(Box<CreateKey>, Purposes),
     /// `POST /keys/adopt`.
     Adopt(Box<AdoptKey>),
     /// A change of a key.

@@ -146,7 +146,7 @@ pub struct SignJob {
     pub what: Box<dyn Work>,
 }
 
-/// Whether a restored or imported key may have the purpose of another key.
+/// Whether a new key may have the purpose of another key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purposes {
     Shared,
@@ -157,7 +157,7 @@ pub enum Purposes {
 /// Work for the store thread.
 pub enum StoreJob {
     /// `POST /keys`.
-    Create(CallContext, Box<CreateKey>),
+    Create(CallContext, Box<CreateKey>, Purposes),
     /// `POST /keys/adopt`.
     Adopt(CallContext, Box<AdoptKey>),
     /// A change of a key.
@@ -195,7 +195,7 @@ impl StoreJob {
     /// The request that it is done for, where it is for one.
     pub const fn call(&self) -> Option<&CallContext> {
         match self {
-            Self::Create(call, _)
+            Self::Create(call, ..)
             | Self::Adopt(call, _)
             | Self::Change(call, ..)
             | Self::Import(call, ..)
@@ -309,7 +309,7 @@ impl Kms {
     /// Refuses a store job that will not be done, to whatever waits for it.
     pub fn refuse_store_job(&self, job: StoreJob, refusal: Refusal) {
         match job {
-            StoreJob::Create(call, _)
+            StoreJob::Create(call, ..)
             | StoreJob::Adopt(call, _)
             | StoreJob::Change(call, ..)
             | StoreJob::Import(call, _, _)

@@ -73,7 +73,9 @@ fn wrapping_key(kms: &Kms, request: &Request) -> Result<Action, Refusal> {
         token: None,
         op_id: op_id(tenant.as_str(), "\0wrapping", keys.len()),
     });
-    Ok(Action::store(|call| StoreJob::Create(call, body)))
+    Ok(Action::store(|call| {
+        StoreJob::Create(call, body, Purposes::Shared)
+    }))
 }
 
 fn public_of(pem: &str) -> Response {

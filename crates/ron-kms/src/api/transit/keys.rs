@@ -26,7 +26,7 @@ use super::{
 };
 use crate::api::Action;
 use crate::work::key_request::KeyRequest;
-use crate::work::{Kms, StoreJob};
+use crate::work::{Kms, Purposes, StoreJob};
 
 const EXPORT: &str = "/v1/transit/export/{kind}/{name}";
 
@@ -195,7 +195,9 @@ fn create(kms: &Kms, request: &Request) -> Result<Action, Refusal> {
         derived: derived(&wanted, alg)?,
         ..new_key(kms, request, alg, wanted.auto_rotate_period.as_ref())?
     });
-    Ok(Action::store(|call| StoreJob::Create(call, body)))
+    Ok(Action::store(|call| {
+        StoreJob::Create(call, body, Purposes::Single)
+    }))
 }
 
 /// The key that a request to encrypt makes first; `None` when it is there, or the caller may not make keys.

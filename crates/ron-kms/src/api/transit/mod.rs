@@ -38,7 +38,7 @@ use super::which_op::makes_key;
 use super::{Action, call_context, may_do_at, peer_of};
 use crate::errors::problem;
 use crate::vault_mount::VaultMount;
-use crate::work::{Kms, StoreJob};
+use crate::work::{Kms, Purposes, StoreJob};
 
 pub use token::VaultTokens;
 
@@ -176,7 +176,7 @@ fn upsert_route(
             go_on(&shared, request, responder);
         };
         let call = call_context(&kms, by, None, responder.then(next));
-        kms.submit_store(StoreJob::Create(call, made));
+        kms.submit_store(StoreJob::Create(call, made, Purposes::Single));
     };
     let route = Route::new(method, path, Need::Scope(scope), handle);
     form::vaults(route.returns::<Value>(200), ERRORS)

@@ -13,9 +13,9 @@ use super::super::envelope::{one, task, unwrap, why, wrap};
 use super::super::{Rig, TestReply, settings, signed};
 use super::softhsm::{MODULE, flags, say, shimmed, token, tool};
 use super::{in_backend, in_child, until, var};
-use crate::work::StoreJob;
 use crate::work::envelope::EnvelopeOp;
 use crate::work::key_request::KeyRequest;
+use crate::work::{Purposes, StoreJob};
 
 fn rig(dir: &std::path::Path, module: &str) -> Rig {
     let mut flags = flags(dir, module);
@@ -168,7 +168,7 @@ fn a_token_that_hangs_while_it_makes_a_key_holds_up_no_other_change() {
         let request = in_backend(KeyBackend::Pkcs11, Alg::Ed25519, n);
         let begun = Instant::now();
         let (call, waiter) = rig.call_context(&rig.caller);
-        let job = StoreJob::Create(call, Box::new(request.clone()));
+        let job = StoreJob::Create(call, Box::new(request.clone()), Purposes::Shared);
         rig.engine.kms.submit_store(job);
         std::thread::sleep(Duration::from_millis(100));
         for other in n + 1..n + 5 {
@@ -208,7 +208,7 @@ fn the_same_operation_twice_at_once_leaves_one_key_in_the_token() {
     let request = in_backend(KeyBackend::Pkcs11, Alg::Ed25519, 5);
     let send = || {
         let (call, waiter) = rig.call_context(&rig.caller);
-        let job = StoreJob::Create(call, Box::new(request.clone()));
+        let job = StoreJob::Create(call, Box::new(request.clone()), Purposes::Shared);
         rig.engine.kms.submit_store(job);
         waiter
     };

@@ -108,7 +108,9 @@ impl Lifecycle {
         };
         self.store.set_made(Some((order.clone(), made)));
         match what {
-            DeferredKind::Create(request) => self.create_as(call, request, kid.clone()),
+            DeferredKind::Create(request, purposes) => {
+                self.create_as(call, (request, purposes), kid.clone());
+            }
             DeferredKind::Adopt(request) => self.adopt_as(call, request, kid.clone()),
             DeferredKind::Change(request) => self.change_key(call, &kid, request),
             DeferredKind::Due => self.due(&kid),

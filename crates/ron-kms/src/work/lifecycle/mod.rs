@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use ron_crypto::hash::sha256;
 use ron_custody::keys::{aead_of, payload};
-use ron_custody::store::{KeyStore, StoreError};
+use ron_custody::store::{KeyStore, OpsCheck, StoreError};
 use ron_custody::store::{OpRecord, OpRow, Pending};
 use ron_custody::store::{Order, PlanError};
 use ron_custody::{Cause, Refusal};
@@ -36,7 +36,7 @@ use uuid::Uuid;
 
 use super::jobs::DeferredKind;
 use super::key_request::{KeyRequest, body_hash};
-use super::{CallContext, Kms, StoreJob, each_job};
+use super::{CallContext, Kms, Purposes, StoreJob, each_job};
 use crate::audit::entry::{Items, Label};
 use crate::audit::leaf::{Draft, OK, Op};
 use crate::errors::problem;
@@ -47,6 +47,12 @@ use recover::{ChangeError, Committed, MOVES_MAX, POLL, Recovery, moved, unfinish
 /// How long a change waits for its leaf before the store refuses further changes until the next start. Longer than a
 /// disk hangs that recovers.
 pub(super) const LEAF_WAIT: Duration = Duration::from_mins(5);
+
+/// Between two pages of [`Lifecycle::check_operations`], so that jobs go first.
+const CHECK_PAUSE: Duration = Duration::from_millis(10);
+
+/// The part of readiness that says which operations' rows are damaged.
+const OPERATIONS: &str = "operations";
 
 /// The store thread's state.
 pub struct Lifecycle {
@@ -66,6 +72,8 @@ pub struct Lifecycle {
     pub gone: BTreeSet<Kid>,
     /// A write failed, or a change is stuck without its leaf: every further change is refused until a restart.
     pub stopped: bool,
+    /// How far the rows of operations were compared with their MACs.
+    pub operations: OpsCheck,
     /// Where other nodes change the keys too.
     pub recovery: Recovery,
 }
@@ -90,16 +98,17 @@ impl Lifecycle {
     /// Runs until shutdown, then finishes what is queued.
     pub fn run(&mut self, ctx: &ThreadCtx) {
         let jobs = self.jobs.clone();
-        if !self.kms.is_shared {
-            return each_job(&jobs, ctx, |job| self.tick(job));
-        }
-        self.recovery.shutdown = Some(ctx.shutdown.clone());
+        self.recovery.shutdown = self.kms.is_shared.then(|| ctx.shutdown.clone());
+        self.ready.declare(&[OPERATIONS]);
         loop {
-            match jobs.recv(&ctx.shutdown, Deadline::within(POLL)) {
-                Recv::Item(job) => self.tick_shared(job),
-                Recv::Timeout => {
-                    let _ = self.prepare(); // reported in readiness
-                }
+            let pause = if self.operations.is_done() {
+                POLL
+            } else {
+                CHECK_PAUSE
+            };
+            match jobs.recv(&ctx.shutdown, Deadline::within(pause)) {
+                Recv::Item(job) => self.take(job),
+                Recv::Timeout => self.idle(),
                 Recv::Shutdown | Recv::Closed => break,
             }
         }
@@ -111,9 +120,47 @@ impl Lifecycle {
                 self.kms.refuse_store_job(job, refusal);
                 continue;
             }
-            self.tick_shared(job);
+            self.take(job);
             failed = self.recovery.is_waiting();
         }
+    }
+
+    fn take(&mut self, job: StoreJob) {
+        if self.kms.is_shared {
+            self.tick_shared(job);
+        } else {
+            self.tick(job);
+        }
+    }
+
+    /// What is done when there is no job.
+    fn idle(&mut self) {
+        if self.kms.is_shared {
+            let _ = self.prepare(); // reported in readiness
+        }
+        if !self.operations.is_done() && !self.stopped {
+            self.check_operations();
+        }
+    }
+
+    /// Compares the next rows of operations. Not at the start, which would take longer the more was changed that day.
+    fn check_operations(&mut self) {
+        if let Err(error) = self.store.check_ops(&mut self.operations) {
+            tracing::debug!(event = "operations_unread", %error); // the next pause tries again
+            return;
+        }
+        if !self.operations.is_done() || self.operations.damaged().is_empty() {
+            return;
+        }
+        let operations = self.operations.damaged().join(", ");
+        tracing::error!(event = "operation_records_damaged", %operations);
+        self.ready.degrade(
+            OPERATIONS,
+            format!(
+                "the stored records of the operations {operations} are damaged: a repetition is refused, or performed again where the damage is \
+                 in the id; restore keys.db from a backup, or restart when they are a day old and forgotten"
+            ),
+        );
     }
 
     /// A job where other nodes change the keys too.
@@ -129,7 +176,7 @@ impl Lifecycle {
         let _scope = job.call().map(|call| call.responder.enter());
         match job {
             StoreJob::Refresh => {} // it was read before the job
-            StoreJob::Create(call, request) => self.create(call, request),
+            StoreJob::Create(call, request, purposes) => self.create(call, request, purposes),
             StoreJob::Adopt(call, request) => self.adopt(call, request),
             StoreJob::Change(call, kid, request) => self.change_key(call, &kid, request),
             StoreJob::Import(call, request, purposes) => self.import(call, &request, purposes),
@@ -149,7 +196,7 @@ impl Lifecycle {
         }
     }
 
-    fn create(&mut self, call: CallContext, request: Box<CreateKey>) {
+    fn create(&mut self, call: CallContext, request: Box<CreateKey>, purposes: Purposes) {
         // Chosen once: if a device has to make the key, the resumed change makes the same one.
         let kid = Kid {
             tenant: request.tenant.clone(),
@@ -157,20 +204,30 @@ impl Lifecycle {
             alg: request.alg,
             id: self.new_uuid(),
         };
-        self.create_as(call, request, kid);
+        self.create_as(call, (request, purposes), kid);
     }
 
-    fn create_as(&mut self, call: CallContext, request: Box<CreateKey>, kid: Kid) {
+    fn create_as(
+        &mut self,
+        call: CallContext,
+        (request, purposes): (Box<CreateKey>, Purposes),
+        kid: Kid,
+    ) {
         let change = Change {
             op: Op::Create,
             op_id: request.op_id,
             body: body_hash(Op::Create, "", &request),
         };
         let ordered = self.perform(call, change, &kid, |this, call| {
+            // It was free when the request came, or the request would have been answered with the key.
+            if purposes == Purposes::Single && this.is_free(&kid).is_err() {
+                let detail = "another request makes a key of this name: ask again";
+                return Err(Refusal::new(Cause::InFlight, detail).into());
+            }
             this.plan_create(call, &request, &kid)
         });
         if let Some((order, call)) = ordered {
-            self.order(order, call, DeferredKind::Create(request));
+            self.order(order, call, DeferredKind::Create(request, purposes));
         }
     }
 
