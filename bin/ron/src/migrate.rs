@@ -201,6 +201,9 @@ pub fn log_table(engine: &Engine) -> String {
 }
 
 #[cfg(test)]
+pub(crate) use tests::refuses_a_database_that_it_cannot_use;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -230,6 +233,3 @@ mod tests {
         );
     }
 }
-
-#[cfg(test)]
-pub(crate) use tests::refuses_a_database_that_it_cannot_use;

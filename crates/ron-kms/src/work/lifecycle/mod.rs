@@ -48,6 +48,8 @@ use recover::{ChangeError, Committed, MOVES_MAX, POLL, Recovery, moved, unfinish
 /// disk hangs that recovers.
 pub(super) const LEAF_WAIT: Duration = Duration::from_mins(5);
 
+/// The longest wait for a job where no other node changes the keys.
+const QUIET: Duration = Duration::from_secs(1);
 /// Between two pages of [`Lifecycle::check_operations`], so that jobs go first.
 const CHECK_PAUSE: Duration = Duration::from_millis(10);
 
@@ -101,12 +103,7 @@ impl Lifecycle {
         self.recovery.shutdown = self.kms.is_shared.then(|| ctx.shutdown.clone());
         self.ready.declare(&[OPERATIONS]);
         loop {
-            let pause = if self.operations.is_done() {
-                POLL
-            } else {
-                CHECK_PAUSE
-            };
-            match jobs.recv(&ctx.shutdown, Deadline::within(pause)) {
+            match jobs.recv(&ctx.shutdown, Deadline::within(self.pause())) {
                 Recv::Item(job) => self.take(job),
                 Recv::Timeout => self.idle(),
                 Recv::Shutdown | Recv::Closed => break,
@@ -133,12 +130,21 @@ impl Lifecycle {
         }
     }
 
+    /// How long a job is waited for.
+    const fn pause(&self) -> Duration {
+        match (self.operations.is_done(), self.kms.is_shared) {
+            (false, _) => CHECK_PAUSE,
+            (true, true) => POLL,
+            (true, false) => QUIET,
+        }
+    }
+
     /// What is done when there is no job.
     fn idle(&mut self) {
-        if self.kms.is_shared {
-            let _ = self.prepare(); // reported in readiness
+        if self.kms.is_shared && self.prepare().is_err() {
+            return; // reported in readiness
         }
-        if !self.operations.is_done() && !self.stopped {
+        if !self.operations.is_done() {
             self.check_operations();
         }
     }
