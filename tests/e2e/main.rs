@@ -65,6 +65,7 @@ mod passport_spread;
 mod pkcs11;
 mod readme;
 mod rewarder;
+mod rewarder_assets;
 mod rewarder_bundle;
 mod rewarder_claims;
 mod rewarder_correction;

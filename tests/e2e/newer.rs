@@ -211,7 +211,7 @@ const REFUSED: [(&str, &str, Raise, [&str; 4]); 14] = [
         "svc-rewarder",
         "svc-rewarder/data/rewarder.db",
         |f| sqlite(f, "PRAGMA user_version = 99"),
-        ["rewarder.db", "99", "up to 5", "newer program"],
+        ["rewarder.db", "99", "up to 6", "newer program"],
     ),
     (
         "svc-admin",

@@ -144,7 +144,7 @@ fn dry_runs_of_an_epoch_are_kept_side_by_side_and_compared() {
         let why = read("/explain/acct%3Amallory");
         assert_eq!(why["paid_minor"], mallory);
         assert_eq!(
-            read("/payouts/acct%3Amallory")["amount_minor"],
+            read("/payouts/acct%3Amallory")["payouts"][0]["amount_minor"],
             why["paid_minor"]
         );
         read("/proof/acct%3Amallory");

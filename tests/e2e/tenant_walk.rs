@@ -226,7 +226,7 @@ impl First {
             ("ron-ledger", "id") => return Some(BudgetId::derive(&self.jti()).to_string()),
             ("ron-ledger" | "svc-wallet", "txid") if second => &self.hold,
             ("ron-ledger" | "svc-wallet", "txid") => &self.transfer,
-            ("ron-ledger" | "svc-wallet", "asset") => "rpl",
+            ("ron-ledger" | "svc-wallet" | "svc-rewarder", "asset") => "rpl",
             ("ron-ledger" | "svc-wallet", "from") if statement => "2020-01-01T00:00:00Z",
             ("ron-ledger" | "svc-wallet", "until") if statement => "2099-01-01T00:00:00Z",
             ("ron-ledger", "at") => "1",

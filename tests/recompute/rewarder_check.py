@@ -277,7 +277,40 @@ def correct(manifest, paid, policy, run_dir):
     return rows, table, accounts
 
 
+def of_each_asset(policy):
+    """One policy for each asset, which pays that asset alone; the first is of the policy's own members."""
+    own = {name: member for name, member in policy.items() if name != "also"}
+    yield own
+    for also in policy.get("also", []):
+        one = {name: member for name, member in own.items() if name not in ("min_payout_minor", "caps", "claims_account")}
+        yield one | {name: member for name, member in also.items() if name != "guards"}
+
+
 def recompute(csv_path, policy, tenant, epoch, period="", corrects=None):
+    """The manifest of the first asset with its rows, and the files; those of further assets below their directories."""
+    policy_hash, files, first, also = b3(canonical(policy)), {}, None, []
+    for one in of_each_asset(policy):
+        earlier = corrects if first is None or not corrects else pathlib.Path(corrects) / f"asset-{one['asset']}"
+        manifest, rows, made = recompute_asset(csv_path, one, policy_hash, tenant, epoch, period, earlier)
+        if first is None:
+            first, files = (manifest, rows), made
+            continue
+        seal(manifest)
+        also.append({"asset": one["asset"], "commitment": manifest["commitment"]})
+        made["run.json"] = canonical(manifest)
+        files |= {f"asset-{one['asset']}/{name}": content for name, content in made.items()}
+    if also:
+        first[0] |= {"version": 4, "also": also}
+    seal(first[0])
+    return *first, files
+
+
+def seal(manifest):
+    manifest["commitment"] = cid(b3(b"ron-rewarder/v1/commitment\0", canonical(manifest)))
+    manifest["status"] = "ok"
+
+
+def recompute_asset(csv_path, policy, policy_hash, tenant, epoch, period, corrects):
     usage, metrics = read_usage(csv_path)
     unknown = [m for m in metrics if m not in policy["metrics"]]
     assert not unknown, f"the policy does not name {unknown}"
@@ -286,7 +319,6 @@ def recompute(csv_path, policy, tenant, epoch, period="", corrects=None):
     paid, pool = shares(usage, policy)
     payout = sum(paid.values())
     rows, table = payout_table(paid, pool - payout, policy)
-    policy_hash = b3(canonical(policy))
     adjusts = json.loads((pathlib.Path(corrects) / "run.json").read_bytes())["epoch_id"] if corrects else ""
     key = blake3(b"ron-rewarder/v1/run-key\0")
     for part in (tenant.encode(), epoch.encode(), b3(snapshot), policy_hash, policy["rule_set"].encode(),
@@ -323,8 +355,6 @@ def recompute(csv_path, policy, tenant, epoch, period="", corrects=None):
     if corrects:
         rows, table, files["correction.bin"] = correct(manifest, paid, policy, corrects)
     files["payouts.bin"] = table
-    manifest["commitment"] = cid(b3(b"ron-rewarder/v1/commitment\0", canonical(manifest)))
-    manifest["status"] = "ok"
     return manifest, rows, files
 
 
@@ -395,6 +425,7 @@ def main():
         out = pathlib.Path(arguments.out)
         files |= {"policy.json": canonical(policy), "run.json": canonical(manifest)}
         for name, content in files.items():
+            (out / name).parent.mkdir(exist_ok=True)
             (out / name).write_bytes(content)
     if arguments.payouts:
         manifest["payout_rows"] = [[a, str(n)] for a, n in rows]

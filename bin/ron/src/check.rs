@@ -7,22 +7,24 @@ pub mod audit;
 mod proof;
 mod rotate;
 
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use ron_files::Dir;
 use ron_proto::Account;
-use ron_proto::rewarder::{PayoutProof, RunStatus};
+use ron_proto::rewarder::{PayoutProof, RunStatus, RunTotals};
 use ron_service::pinned::{KeyRing, PinnedKey};
 use ron_tlog::note::VerifierKey;
+use svc_rewarder::manifest::assets;
 use svc_rewarder::manifest::bundle::{self, Checked};
+use svc_rewarder::manifest::correction::Earlier;
 use svc_rewarder::manifest::dir::{RUN, RUN_SIG};
 use svc_rewarder::manifest::reader::{ProveError, prove};
 use svc_rewarder::manifest::verify::{Pins, check_proof, read_manifest, verify_run_dir};
 
 use crate::layout::Layout;
-use crate::rewarder::earlier_run;
 use crate::rewarder::place::{self, Place, Site};
 use crate::verifiers;
 
@@ -66,7 +68,8 @@ pub enum RewarderCommand {
     },
     /// Show that an account's payout is part of a run's total.
     Prove {
-        /// Directory of the run, or address of a bundle.
+        /// Directory of the run, or address of a bundle; of an epoch that pays several assets the first, and
+        /// DIR/asset-NAME for another one.
         dir: String,
         /// Account whose payout is proved.
         account: String,
@@ -159,11 +162,20 @@ fn beside(dir: &Path) -> Result<Option<PathBuf>, String> {
 /// Checks a correction against the run that it corrects.
 fn correction_of(dir: &Path, earlier: &Path) -> Result<(), String> {
     let at = |e| format!("run {}: {e}", dir.display());
-    let earlier = earlier_run(earlier)?;
-    earlier.check_correction(&Dir::os(dir)).map_err(at)?;
+    let (run, before) = (Dir::os(dir), Dir::os(earlier));
+    let manifest = read_manifest(&run).map_err(at)?;
+    let known = |e| format!("run {}: {e}", earlier.display());
+    let paid = read_manifest(&before).map_err(known)?;
+    for dir in assets::of_each_asset(&run, &manifest) {
+        let asset = read_manifest(&dir).map_err(at)?.asset;
+        let before = assets::of_asset(&before, &paid, &asset)
+            .ok_or_else(|| format!("run {} has paid no {asset}", earlier.display()))?;
+        let before = Earlier::open(&before).map_err(known)?;
+        before.check_correction(&dir).map_err(at)?;
+    }
     println!(
         "    corrects epoch {}, and has what that has paid",
-        earlier.epoch()
+        paid.epoch_id
     );
     Ok(())
 }
@@ -305,14 +317,21 @@ pub fn run_dir(dir: &Path, pins: &Pins) -> Result<String, String> {
         Some(_) => "manifest verified",
         None => "computed again and equal, signed by nobody",
     };
-    Ok(format!(
-        "{signed}: epoch {}, {} recipients, {} paid, {} residual{proofs}, {}",
+    let sums = |totals: &RunTotals| {
+        let (recipients, paid) = (totals.recipients, totals.payout_minor);
+        let residual = totals.residual_minor;
+        format!("{recipients} recipients, {paid} paid, {residual} residual")
+    };
+    let mut said = format!(
+        "{signed}: epoch {}, {}{proofs}, {}",
         m.epoch_id,
-        m.totals.recipients,
-        m.totals.payout_minor,
-        m.totals.residual_minor,
+        sums(&m.totals),
         m.commitment
-    ))
+    );
+    for also in verified.also.iter().map(|also| &also.manifest) {
+        let _ = write!(said, "\n    and {}: {}", also.asset, sums(&also.totals));
+    }
+    Ok(said)
 }
 
 /// Directories of the runs that pay, in order.

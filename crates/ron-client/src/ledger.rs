@@ -214,17 +214,19 @@ impl LedgerClient {
         }
     }
 
-    /// State of an epoch's settlement; 404 when it was never opened.
+    /// State of an epoch's settlement in an asset; 404 when it was never opened.
     pub fn epoch(
         &self,
         tenant: &Tenant,
         epoch: &EpochId,
+        asset: &Asset,
         deadline: Deadline,
     ) -> Result<EpochDoc, ClientError> {
         let path = format!(
-            "/v1/ledger/epochs/{}/{}",
+            "/v1/ledger/epochs/{}/{}?asset={}",
             encode(tenant.as_str()),
-            encode(epoch.as_str())
+            encode(epoch.as_str()),
+            encode(asset.as_str())
         );
         self.0.get(&path, deadline)
     }

@@ -10,7 +10,7 @@ use ron_proto::rewarder::{
     PayoutExplanation, PayoutPage, PayoutProof, PolicyId, PolicyStored, SignedPolicy, SnapshotInfo,
     WithdrawRequest,
 };
-use ron_proto::{Account, ContentId, EpochId};
+use ron_proto::{Account, Asset, ContentId, EpochId};
 use serde::de::DeserializeOwned;
 
 use crate::call::{Caller, ClientError, Outgoing, encode, read};
@@ -22,6 +22,8 @@ pub struct RunRef<'r> {
     pub epoch: &'r EpochId,
     /// Run key of a dry run; without it the live run or, while there is none, the newest dry run.
     pub dry_run: Option<&'r ContentId>,
+    /// An asset of an epoch that pays several; without it the first of the policy.
+    pub asset: Option<&'r Asset>,
 }
 
 impl<'r> From<&'r EpochId> for RunRef<'r> {
@@ -29,6 +31,7 @@ impl<'r> From<&'r EpochId> for RunRef<'r> {
         Self {
             epoch,
             dry_run: None,
+            asset: None,
         }
     }
 }
@@ -39,8 +42,12 @@ impl RunRef<'_> {
         let dry_run = self
             .dry_run
             .map(|key| format!("dry_run={}", encode(&key.to_string())));
+        // The run itself is that of all assets.
+        let asset = self.asset.filter(|_| !document.is_empty());
+        let asset = asset.map(|asset| format!("asset={}", encode(asset.as_str())));
         let query: Vec<&str> = [
             Some(query).filter(|text| !text.is_empty()),
+            asset.as_deref(),
             dry_run.as_deref(),
         ]
         .into_iter()
@@ -228,15 +235,14 @@ impl RewarderClient {
     }
 
     /// Proof of one account's payout; 404 when the epoch pays it nothing.
-    pub fn proof(
+    pub fn proof<'r>(
         &self,
-        epoch: &EpochId,
+        run: impl Into<RunRef<'r>>,
         account: &Account,
         deadline: Deadline,
     ) -> Result<PayoutProof, ClientError> {
-        let account = encode(account.as_str());
-        self.0
-            .get(&format!("{}/proof/{account}", epoch_path(epoch)), deadline)
+        let document = format!("/proof/{}", encode(account.as_str()));
+        self.0.get(&run.into().path(&document, ""), deadline)
     }
 
     /// Why an account gets what it gets.

@@ -207,9 +207,15 @@ fn idem(op: &Op) -> String {
     let header = &op.entry().header;
     let (kind, tenant) = (EntryKind::from(op.kind()), &header.tenant);
     match &op.entry().body {
-        Body::EpochOpen(open) => format!("{kind}:{tenant}/{}", open.epoch),
-        Body::Payout(payout) => format!("{kind}:{tenant}/{}/{}", payout.epoch, payout.index),
-        Body::EpochClose { epoch, .. } => format!("{kind}:{tenant}/{epoch}"),
+        Body::EpochOpen(open) => format!("{kind}:{tenant}/{}/{}", open.epoch, open.asset),
+        Body::Payout(payout) => {
+            let (epoch, asset, index) = (&payout.epoch, &payout.asset, payout.index);
+            format!("{kind}:{tenant}/{epoch}/{asset}/{index}")
+        }
+        Body::EpochClose(close) => match &close.asset {
+            Some(asset) => format!("{kind}:{tenant}/{}/{asset}", close.epoch),
+            None => format!("{kind}:{tenant}/{}", close.epoch),
+        },
         Body::EpochVoid { epoch, commitment } => format!("{kind}:{tenant}/{epoch}/{commitment}"),
         Body::Expire { hold } => format!("{kind}:{hold}"),
         Body::Issue { .. }

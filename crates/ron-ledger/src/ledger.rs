@@ -14,7 +14,7 @@ use ron_proto::ledger::{
     BudgetDoc, BudgetId, Closed, ClosedCause, Entry, EntryAnswer, EpochDoc, EpochState, Event,
     EventPage, Head, LogRecord, RecordPage, RequestKey, TxId, escrow_account,
 };
-use ron_proto::{Amount, EpochId, Tenant, Timestamp, b64};
+use ron_proto::{Amount, Asset, EpochId, Tenant, Timestamp, b64};
 use ron_tlog::append::TreeHead;
 use ron_tlog::{Hash, ReadError};
 
@@ -387,10 +387,21 @@ impl Ledger {
         }
     }
 
-    /// State of an epoch's settlement.
-    pub fn epoch(&self, tenant: &Tenant, epoch: &EpochId) -> Option<EpochDoc> {
+    /// State of an epoch's settlement in an asset; without one, in the asset that it opened first.
+    pub fn epoch(
+        &self,
+        tenant: &Tenant,
+        epoch: &EpochId,
+        asset: Option<&Asset>,
+    ) -> Option<EpochDoc> {
         self.shared.state(|s| {
-            let e = s.epoch(&(tenant.clone(), epoch.clone()))?;
+            let row = s.epoch(&(tenant.clone(), epoch.clone()))?;
+            let e = match asset {
+                Some(asset) => row.of(s.asset_ix(asset)?)?,
+                None => row.assets.first()?,
+            };
+            let others = row.assets.iter().filter(|it| it.asset != e.asset);
+            let others = others.filter_map(|it| Some(s.asset(it.asset)?.name.clone()));
             Some(EpochDoc {
                 tenant: tenant.clone(),
                 epoch: epoch.clone(),
@@ -399,14 +410,15 @@ impl Ledger {
                 } else {
                     EpochState::Open
                 },
-                commitment: e.commitment,
+                commitment: row.commitment,
                 sum_root: e.sum_root,
                 asset: s.asset(e.asset)?.name.clone(),
+                other_assets: others.collect(),
                 from: e.from.clone(),
                 escrow: escrow_account(tenant, epoch),
                 recipients: e.recipients,
-                source: e.source,
-                adjusts: e.adjusts.clone(),
+                source: row.source,
+                adjusts: row.adjusts.clone(),
                 amount_minor: Amount(e.total),
                 paid_minor: Amount(e.paid),
                 next_index: e.next_index,

@@ -14,9 +14,11 @@ pub fn original(leaf: &Leaf, state: &State) -> Result<Original, String> {
     let facts = Facts::of(entry, effect.as_ref(), leaf.place.batch);
     let to = match back {
         ReversedTo::Payer => facts.from.as_deref().cloned(),
-        ReversedTo::PoolOf(epoch) => {
-            let epoch = (entry.header.tenant.clone(), epoch.clone());
-            state.epoch(&epoch).map(|row| row.from.clone())
+        ReversedTo::PoolOf(payout) => {
+            let epoch = (entry.header.tenant.clone(), payout.epoch.clone());
+            let asset = state.asset_ix(&payout.asset);
+            let paid = asset.and_then(|asset| state.epoch(&epoch)?.of(asset));
+            paid.map(|it| it.from.clone())
         }
     };
     let found = || {

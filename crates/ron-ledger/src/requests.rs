@@ -3,7 +3,7 @@
 use ron_kernel::Random;
 use ron_proto::ledger::{Entry, LEDGER_PRINCIPAL, RequestKey};
 
-use crate::core::{BadEntry, Kind, Op};
+use crate::core::{BadEntry, Body, Kind, Op};
 use crate::engine::Atomicity;
 use crate::salts;
 
@@ -44,12 +44,18 @@ pub fn ops_of(
             return Err(bad(index, "amount_minor", why));
         }
         check_hold(&op, &ops, atomicity).map_err(|bad| BadRequest { index, bad })?;
-        if bound && op.key().is_none() {
+        let first = ops.first().unwrap_or(&op);
+        if bound && op.key().is_none() && !(atomicity == Atomicity::Linked && opens(first, &op)) {
             return Err(bad(
                 index,
                 "kind",
-                "settlement entries stand in commits that are neither linked nor a batch",
+                "settlement entries stand in commits that are neither linked nor a batch; only the epoch_open \
+                 entries of one epoch are linked, one for each of its assets",
             ));
+        }
+        if bound && op.key().is_some() && first.key().is_none() {
+            let why = "stands in no linked commit that opens an epoch";
+            return Err(bad(index, "kind", why));
         }
         ops.push(op);
     }
@@ -65,6 +71,17 @@ pub fn ops_of(
         }
     }
     Ok(ops)
+}
+
+/// True when both open the same epoch under the same manifest.
+fn opens(first: &Op, op: &Op) -> bool {
+    match (&first.entry().body, &op.entry().body) {
+        (Body::EpochOpen(a), Body::EpochOpen(b)) => {
+            let tenant = |op: &Op| op.entry().header.tenant.clone();
+            (&a.epoch, a.commitment) == (&b.epoch, b.commitment) && tenant(first) == tenant(op)
+        }
+        _ => false,
+    }
 }
 
 /// Checks that a hold that is named `#i` is one that an earlier entry of a linked commit makes.

@@ -6,7 +6,7 @@
 use ron_proto::Tenant;
 use ron_proto::ledger::{self as wire, Details, EntryKind, RequestKey};
 
-use crate::core::{Body, Budget, Debit, Entry, EpochOpen, Header, Kind, Op, Original, Payout};
+use crate::core::{Body, Budget, Debit, Entry, EpochClose, EpochOpen, Header, Kind, Op, Original, Payout};
 
 impl From<Kind> for EntryKind {
     fn from(kind: Kind) -> Self {
@@ -374,9 +374,14 @@ impl From<wire::Entry> for Entry {
                 tenant,
                 epoch,
                 commitment,
+                asset,
             } => {
-                let body = Body::EpochClose { epoch, commitment };
-                Self::new(Header::new(tenant, principal), body)
+                let close = EpochClose {
+                    epoch,
+                    commitment,
+                    asset,
+                };
+                Self::new(Header::new(tenant, principal), Body::EpochClose(close))
             }
             wire::Entry::EpochVoid {
                 principal,
@@ -575,11 +580,12 @@ impl From<&Op> for wire::Entry {
                 asset: payout.asset,
                 amount_minor: payout.amount,
             },
-            Body::EpochClose { epoch, commitment } => Self::EpochClose {
+            Body::EpochClose(close) => Self::EpochClose {
                 principal,
                 tenant,
-                epoch,
-                commitment,
+                epoch: close.epoch,
+                commitment: close.commitment,
+                asset: close.asset,
             },
             Body::EpochVoid { epoch, commitment } => Self::EpochVoid {
                 principal,

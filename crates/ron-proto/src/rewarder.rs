@@ -4,6 +4,7 @@
 //! The related byte formats (snapshot, payout table, Merkle-sum tree, run key and commitment) are
 //! described in `docs/formats/rewarder.md`.
 
+mod assets;
 mod claims;
 mod correction;
 
@@ -21,6 +22,7 @@ use crate::values::{
     string_value,
 };
 
+pub use assets::{AccountPayouts, AlsoPaid, AlsoRule, AssetPayout, AssetTotals};
 pub use claims::{ClaimHash, ClaimsRoot, PayRule};
 pub use correction::{CorrectedPayee, Correction};
 
@@ -32,8 +34,10 @@ pub const MANIFEST_LEDGER: u32 = 1;
 pub const MANIFEST_CLAIMS: u32 = 2;
 /// Format version of the manifest document of an epoch that corrects another.
 pub const MANIFEST_CORRECTION: u32 = 3;
+/// Format version of the manifest document of an epoch that pays several assets.
+pub const MANIFEST_ASSETS: u32 = 4;
 /// The newest format version of the manifest document.
-pub const MANIFEST_VERSION: u32 = MANIFEST_CORRECTION;
+pub const MANIFEST_VERSION: u32 = MANIFEST_ASSETS;
 /// Maximum number of metrics in one policy or snapshot.
 pub const METRICS_MAX: usize = 64;
 /// Maximum number of capped categories in one policy.
@@ -370,6 +374,9 @@ pub struct RewardPolicy {
     /// The account that the total moves to, with `pay: "claims"` and only with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claims_account: Option<Account>,
+    /// Further assets that the same epoch pays, each from its own pool; at most 15.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub also: Vec<AlsoRule>,
 }
 
 impl RewardPolicy {
@@ -563,10 +570,10 @@ pub struct RunProgress {
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SettlementSeqs {
-    /// Sequence number of `epoch_open`.
+    /// Sequence number of `epoch_open`; the first of several assets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub open_seq: Option<u64>,
-    /// Sequence number of `epoch_close`.
+    /// Sequence number of `epoch_close`; the last of several assets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub close_seq: Option<u64>,
     /// Sequence number of `epoch_void`, which withdrew the manifest.
@@ -679,9 +686,13 @@ pub struct EpochRun {
     /// The manifest's commitment; present once computed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commitment: Option<ContentId>,
-    /// The manifest's totals; present once computed.
+    /// The manifest's totals; present once computed. Of an epoch that pays several assets, those of the
+    /// first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub totals: Option<RunTotals>,
+    /// The totals of every asset, for an epoch that pays several.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub assets: Vec<AssetTotals>,
     /// The principal that asked for the run.
     pub asked_by: String,
     /// What it waits for before it pays; present once computed.
@@ -771,7 +782,7 @@ pub enum RunStatus {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RunManifest {
-    /// Format version: 1, 2 with `claims`, or 3 with `correction`.
+    /// Format version: 1, 2 with `claims`, 3 with `correction`, 4 with `also`.
     pub version: u32,
     /// Tenant of the epoch.
     pub tenant: Tenant,
@@ -802,6 +813,10 @@ pub struct RunManifest {
     /// What a correction compares: what is due by its inputs, and what was paid before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub correction: Option<Correction>,
+    /// The further assets that the epoch pays. Each has a manifest of its own; the members of this one are
+    /// of the policy's own asset.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub also: Vec<AlsoPaid>,
     /// Whether the payouts may be made.
     pub status: RunStatus,
     /// Hash over the canonical JSON of all fields above except `status`.

@@ -65,6 +65,11 @@ pub(crate) const MIGRATIONS: &[Migration] = &[
         name: "dry runs side by side",
         sql: db::SCHEMA_5,
     },
+    Migration {
+        version: 6,
+        name: "several assets",
+        sql: db::SCHEMA_6,
+    },
 ];
 
 impl RunStore for Store {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use ron_files::{Dir, Disk as _, OsDisk};
+use svc_rewarder::manifest::assets::of_each_asset;
 use svc_rewarder::manifest::bundle::{Contents, write};
 use svc_rewarder::manifest::dir::RUN_SIG;
 use svc_rewarder::manifest::reader::Reader;
@@ -17,7 +18,7 @@ const PAGE: &[u8] = include_bytes!("../../../../sdk/verify-page/verify.html");
 
 /// Write a run as one directory of plain files that needs no service: manifest, signatures, inputs,
 /// payout table, every payee's proof and the page that verifies it. `verify`, `prove`, `explain` and
-/// `diff` read it, also from a web server.
+/// `diff` read it, also from a web server. Each further asset of the run has a bundle of its own in it.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  ron rewarder bundle run --out 2026-11\n  \
                   ron rewarder bundle run --out 2026-11 --without-usage\n  \
@@ -44,10 +45,12 @@ pub fn run(args: &BundleArgs) -> Result<(), String> {
     let run = Dir::os(&args.dir);
     let from = |e: &dyn std::fmt::Display| format!("run {}: {e}", args.dir.display());
     let reader = Reader::open(&run).map_err(|e| from(&e))?;
-    if !args.unsigned && !run.exists(RUN_SIG).map_err(|e| from(&e))? {
-        return Err(from(
-            &"nobody has signed it, so that its proofs prove nothing to others; settle it first, or write the bundle with --unsigned",
-        ));
+    for dir in of_each_asset(&run, &reader.manifest) {
+        if !args.unsigned && !dir.exists(RUN_SIG).map_err(|e| from(&e))? {
+            return Err(from(
+                &"nobody has signed it, so that its proofs prove nothing to others; settle it first, or write the bundle with --unsigned",
+            ));
+        }
     }
     let out = &args.out;
     if out.exists() {
@@ -67,7 +70,7 @@ pub fn run(args: &BundleArgs) -> Result<(), String> {
         page: PAGE,
     };
     let bar = bar("bundle", reader.len(), ROWS);
-    let written = write(&run, &Dir::os(&temp), contents, |payees| bar.inc(payees));
+    let written = write(&run, &Dir::os(&temp), contents, &|payees| bar.inc(payees));
     bar.finish_and_clear();
     let written = written
         .map_err(|e| from(&e))
@@ -88,5 +91,9 @@ pub fn run(args: &BundleArgs) -> Result<(), String> {
         bundle.proofs,
         bundle.commitment
     );
+    for also in &reader.manifest.also {
+        let asset = &also.asset;
+        println!("    and a bundle of {asset} in asset-{asset}, {}", also.commitment);
+    }
     Ok(())
 }

@@ -7,15 +7,16 @@ use std::time::Duration;
 use clap::Args;
 use indicatif::ProgressBar;
 use ron_files::{Dir, Disk as _, OsDisk};
-use ron_proto::rewarder::{ComputeRequest, EpochRun, RunManifest, RunState, SignedPolicy};
-use ron_proto::{ContentId, EpochId, Tenant, strict};
+use ron_proto::rewarder::{AssetTotals, ComputeRequest, EpochRun, RunManifest, RunState, SignedPolicy};
+use ron_proto::{Asset, ContentId, EpochId, Tenant, strict};
 use ron_service::pinned::{KeyRing, PinnedKey};
 use svc_rewarder::calculus::{Usage as _, Watch};
 use svc_rewarder::inputs::policy::{VerifiedPolicy, verify_stored};
 use svc_rewarder::inputs::snapshot::Sealed;
 use svc_rewarder::inputs::source::Target;
+use svc_rewarder::manifest::assets::{self, AssetJob};
 use svc_rewarder::manifest::correction::Earlier;
-use svc_rewarder::manifest::{Adjusts, compute_to, dir};
+use svc_rewarder::manifest::{Adjusts, dir};
 
 use super::import::dir_of;
 use super::remote::{NamedRun, Remote, failed, within};
@@ -119,27 +120,19 @@ fn here(args: &ComputeArgs, out: &Path) -> Result<(), String> {
     let policy = trusted_policy(args)?;
     let tenant = args.tenant.as_ref().unwrap_or(&policy.policy.tenant);
     let earlier = match &args.corrects {
-        Some(dir) => Some(earlier_run(dir)?),
-        None => None,
+        Some(dir) => assets::earlier_of_each(&Dir::os(dir), &policy)
+            .map_err(|e| format!("run {}: {e}", dir.display()))?,
+        None => Vec::new(),
     };
     let sealed = Sealed::open(&OsDisk, Path::new(&args.snapshot))
         .map_err(|e| format!("{}: {e}", args.snapshot))?;
     let parent = dir_of(out);
     // Made here, with the permissions that the user chose for new directories.
     std::fs::create_dir_all(out).map_err(cannot)?;
-    let name = out.file_name().unwrap_or_default().to_string_lossy();
-    let table = parent.join(format!(".payouts.{name}"));
-    let accounts = parent.join(format!(".correction.{name}"));
-    let target = Target::file(&OsDisk, &table).map_err(cannot)?;
-    let adjusts = match &earlier {
-        Some(earlier) => {
-            let accounts = Target::file(&OsDisk, &accounts).map_err(cannot)?;
-            Some(Adjusts::of(earlier, accounts))
-        }
-        None => None,
-    };
+    let spool = Spool::beside(out, &parent);
+    let jobs = spool.jobs(&policy, &earlier).map_err(cannot)?;
     let watch = Bar(bar("compute", sealed.accounts() as u64, ROWS));
-    let computed = compute_to(target, tenant, &epoch, adjusts, &sealed, &policy, &watch);
+    let computed = assets::compute_each(tenant, &epoch, jobs, &sealed, &watch);
     watch.0.finish_and_clear();
     let written = computed.map_err(|e| e.to_string()).and_then(|computed| {
         dir::write(&Dir::os(out), &computed, &sealed, &policy).map_err(cannot)?;
@@ -149,15 +142,17 @@ fn here(args: &ComputeArgs, out: &Path) -> Result<(), String> {
     if written.is_err() {
         let _ = std::fs::remove_dir_all(out); // this run's own
     }
-    // The run has its own links to them.
-    let _ = std::fs::remove_file(&table);
-    let _ = std::fs::remove_file(&accounts);
+    spool.remove(&policy);
     let computed = written?;
     if args.json {
         let text = serde_json::to_string(&computed.manifest).map_err(|e| e.to_string())?;
         println!("{text}");
     } else {
         print_manifest(&computed.manifest);
+        for also in &computed.also {
+            println!("\n{}", also.manifest.asset);
+            print_manifest(&also.manifest);
+        }
     }
     match computed.quarantine {
         None => Ok(()),
@@ -165,9 +160,55 @@ fn here(args: &ComputeArgs, out: &Path) -> Result<(), String> {
     }
 }
 
-/// The run in a directory, to correct.
-pub fn earlier_run(dir: &Path) -> Result<Earlier, String> {
-    Earlier::open(&Dir::os(dir)).map_err(|e| format!("run {}: {e}", dir.display()))
+/// The files in which tables are until the run has its own links to them.
+struct Spool {
+    /// Path and beginning of the names.
+    stem: PathBuf,
+}
+
+impl Spool {
+    fn beside(out: &Path, parent: &Path) -> Self {
+        let name = out.file_name().unwrap_or_default().to_string_lossy();
+        Self {
+            stem: parent.join(format!(".new.{name}")),
+        }
+    }
+
+    fn file(&self, what: &str, asset: &Asset) -> PathBuf {
+        let mut path = self.stem.clone().into_os_string();
+        path.push(format!(".{what}.{asset}"));
+        path.into()
+    }
+
+    fn jobs<'e>(
+        &self,
+        policy: &VerifiedPolicy,
+        earlier: &'e [Earlier],
+    ) -> std::io::Result<Vec<AssetJob<'e>>> {
+        let target = |what: &str, asset: &Asset| Target::file(&OsDisk, &self.file(what, asset));
+        let job = |(at, policy): (usize, VerifiedPolicy)| {
+            let asset = &policy.policy.asset;
+            let adjusts = match earlier.get(at) {
+                Some(earlier) => Some(Adjusts::of(earlier, target("correction", asset)?)),
+                None => None,
+            };
+            Ok(AssetJob {
+                target: target("payouts", asset)?,
+                adjusts,
+                policy,
+            })
+        };
+        let each = policy.of_each_asset().into_iter();
+        each.enumerate().map(job).collect()
+    }
+
+    fn remove(&self, policy: &VerifiedPolicy) {
+        for one in policy.policy.of_each_asset() {
+            for what in ["payouts", "correction"] {
+                let _ = std::fs::remove_file(self.file(what, &one.asset)); // there is none of what was not made
+            }
+        }
+    }
 }
 
 /// The policy, if it is signed by the given key or the one in verifiers.json.
@@ -288,6 +329,18 @@ pub(super) fn print_run(run: &EpochRun, json: bool) -> Result<(), String> {
     }
     if let Some(commitment) = run.commitment {
         println!("manifest     {commitment}");
+    }
+    for AssetTotals { asset, totals } in run.assets.iter().skip(1) {
+        let (paid, residual) = (totals.payout_minor, totals.residual_minor);
+        println!(
+            "{:<12} {:>40} to {}, residual {residual}",
+            asset.as_str(),
+            paid.to_string(),
+            totals.recipients
+        );
+    }
+    if let Some(first) = run.assets.first() {
+        println!("{:<12} {:>40}", "first asset", first.asset.as_str());
     }
     if let Some(totals) = &run.totals {
         println!("{:<12} {:>40}", "recipients", totals.recipients);

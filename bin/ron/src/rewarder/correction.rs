@@ -25,7 +25,8 @@ const FILES: &[&str] = &[dir::RUN, dir::CORRECTION];
 #[command(after_help = "Examples:\n  ron rewarder correction 2026-11-fix\n  \
                   ron rewarder correction run-fix --csv accounts.csv")]
 pub struct CorrectionArgs {
-    /// Directory of the run, address of a bundle, id of an epoch of the service, or EPOCH@KEY for one of its dry runs.
+    /// Directory of the run, address of a bundle, id of an epoch of the service, or EPOCH@KEY for one of its dry runs. Of an
+    /// epoch that pays several assets the first; others are DIR/asset-NAME and EPOCH/NAME.
     run: String,
     /// Overpaid accounts in the table, those with the largest amounts.
     #[arg(long, default_value_t = 10)]

@@ -28,10 +28,11 @@ const STEP: u64 = 8_192;
 #[derive(Args)]
 #[command(after_help = "Examples:\n  ron rewarder diff run-before run\n  \
                   ron rewarder diff 2026-10 2026-11 --csv changes.csv --svg changes.svg\n  \
-                  ron rewarder diff 2026-11@3fa2 2026-11@90b1")]
+                  ron rewarder diff 2026-11@3fa2 2026-11@90b1\n  \
+                  ron rewarder diff 2026-10/usd 2026-11/usd")]
 pub struct DiffArgs {
     /// Directory of a run, address of a bundle, id of an epoch of the service, or EPOCH@KEY for one of its dry runs: what is
-    /// compared with.
+    /// compared with. Of an epoch that pays several assets the first; others are DIR/asset-NAME and EPOCH/NAME.
     before: String,
     /// The same, of what is compared.
     after: String,
@@ -90,12 +91,15 @@ impl Rows {
             let run = remote.client.epoch(found.as_ref(), within());
             let run = run.map_err(failed)?;
             let state = run.state.as_str();
-            let totals = run
-                .totals
+            let totals = found
+                .totals(&run)
                 .ok_or_else(|| format!("epoch {name} is {state} and has no payouts"))?;
             let source = Source::Service {
                 remote,
-                run: NamedRun::of(&run),
+                run: NamedRun {
+                    asset: found.asset.clone(),
+                    ..NamedRun::of(&run)
+                },
                 commitment: run.commitment,
                 corrects: run.adjusts.is_some(),
             };

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use ron_proto::EpochId;
-use ron_proto::rewarder::EpochRun;
+use ron_proto::rewarder::{AssetTotals, EpochRun};
 
 use super::remote::{NamedRun, Remote, failed, within};
 
@@ -50,6 +50,10 @@ fn line(run: &EpochRun) {
     });
     let (state, policy) = (run.state.as_str(), &run.policy_id);
     println!("{name}  {state}  {paid}");
+    for AssetTotals { asset, totals } in &run.assets {
+        let (paid, recipients) = (totals.payout_minor, totals.recipients);
+        println!("    {asset}  {paid} to {recipients}");
+    }
     println!(
         "    {}  usage {}  policy {policy} {}",
         run.created_at, run.snapshot, run.policy_hash

@@ -13,10 +13,11 @@ use super::remote::{Remote, failed, within};
 /// Say why an account gets what it gets: usage, weights, caps, share, and the reason if nothing is paid.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  ron rewarder explain run acct:alice\n  ron rewarder explain 2026-11 acct:alice --json"
+    after_help = "Examples:\n  ron rewarder explain run acct:alice\n  ron rewarder explain 2026-11 acct:alice --json\n  ron rewarder explain 2026-11/usd acct:alice"
 )]
 pub struct ExplainArgs {
-    /// Directory of the run, address of a bundle, id of an epoch of the service, or EPOCH@KEY for one of its dry runs.
+    /// Directory of the run, address of a bundle, id of an epoch of the service, or EPOCH@KEY for one of its dry runs. Of an
+    /// epoch that pays several assets the first; others are DIR/asset-NAME and EPOCH/NAME.
     run: String,
     /// Account.
     account: String,

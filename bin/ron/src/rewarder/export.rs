@@ -23,7 +23,7 @@ use super::{ROWS, bar};
                   ron rewarder export run --format ndjson --out payouts.ndjson\n  \
                   ron rewarder export run --format claim-proofs --out proofs.ndjson")]
 pub struct ExportArgs {
-    /// Directory of the run.
+    /// Directory of the run; DIR/asset-NAME for a further asset of it.
     dir: PathBuf,
     /// Format of the output.
     #[arg(long, default_value = "csv", value_parser = ["csv", "ndjson", "parquet", "claims", "claim-proofs"])]

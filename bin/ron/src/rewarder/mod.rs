@@ -15,8 +15,6 @@ mod plot;
 mod release;
 pub mod remote;
 
-pub use compute::earlier_run;
-
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 

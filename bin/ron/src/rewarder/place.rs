@@ -13,9 +13,11 @@ use ron_files::{Dir, OsDisk};
 use ron_http::{ClientConfig, HttpClient, url_origin};
 use ron_kernel::Deadline;
 use ron_proto::rewarder::PayoutProof;
-use ron_proto::{Account, ContentId, strict};
+use ron_proto::{Account, Asset, ContentId, strict};
+use svc_rewarder::manifest::assets::further;
 use svc_rewarder::manifest::bundle::{BUNDLE, Bundle, content_of, proof_path};
 use svc_rewarder::manifest::dir;
+use svc_rewarder::manifest::verify::read_manifest;
 
 use super::{BYTES, bar};
 use crate::net;
@@ -148,6 +150,36 @@ impl Site {
     }
 
     fn download(&self, files: &[&str]) -> Result<Place, String> {
+        let place = Place {
+            dir: temporary()?,
+            downloaded: true,
+        };
+        self.fill(&place.dir, files)?;
+        if files == ALL {
+            let run = Dir::os(&place.dir);
+            let manifest = read_manifest(&run).map_err(|e| format!("{}: {e}", self.url))?;
+            for also in &manifest.also {
+                let dir = further(&run, &also.asset);
+                fs::create_dir(dir.path())
+                    .map_err(|e| format!("cannot write {}: {e}", dir.path().display()))?;
+                self.further(&also.asset).fill(dir.path(), files)?;
+            }
+        }
+        Ok(place)
+    }
+
+    /// The bundle of a further asset.
+    fn further(&self, asset: &Asset) -> Self {
+        let below = format!("{}{asset}", dir::ASSET);
+        Self {
+            url: format!("{}/{below}", self.url.trim_end_matches('/')),
+            path: format!("{}{below}/", self.path),
+            caller: self.caller.clone(),
+        }
+    }
+
+    /// Downloads files of the bundle to a directory.
+    fn fill(&self, to: &Path, files: &[&str]) -> Result<(), String> {
         let bundle = self.bundle()?;
         let wanted: Vec<_> = bundle
             .files
@@ -163,13 +195,9 @@ impl Site {
                 self.url
             ));
         };
-        let place = Place {
-            dir: temporary()?,
-            downloaded: true,
-        };
         let bar = bar("download", bytes, BYTES);
         for file in wanted {
-            let target = place.dir.join(&file.name);
+            let target = to.join(&file.name);
             let id = self.file(&file.name, file.bytes, &target, |got| bar.inc(got))?;
             if id != file.id {
                 return Err(format!(
@@ -179,7 +207,7 @@ impl Site {
             }
         }
         bar.finish_and_clear();
-        Ok(place)
+        Ok(())
     }
 
     /// Downloads a file of exactly this length, and returns its content id.

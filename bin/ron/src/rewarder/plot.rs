@@ -8,7 +8,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 use ron_files::Dir;
+use svc_rewarder::manifest::assets::of_each_asset;
 use svc_rewarder::manifest::reader::Reader;
+use svc_rewarder::manifest::verify::read_manifest;
 
 use super::{ROWS, bar};
 use crate::check;
@@ -61,7 +63,12 @@ pub fn run(args: &PlotArgs) -> Result<(), String> {
     let bar = bar("plot", dirs.len() as u64, ROWS);
     let mut epochs = Vec::with_capacity(dirs.len());
     for dir in &dirs {
-        epochs.push(read(dir).map_err(|e| format!("{}: {e}", dir.display()))?);
+        let at = |e: String| format!("{}: {e}", dir.display());
+        let run = Dir::os(dir);
+        let manifest = read_manifest(&run).map_err(|e| at(e.to_string()))?;
+        for asset in of_each_asset(&run, &manifest) {
+            epochs.push(read(&asset, !manifest.also.is_empty()).map_err(at)?);
+        }
         bar.inc(1);
     }
     bar.finish_and_clear();
@@ -71,8 +78,9 @@ pub fn run(args: &PlotArgs) -> Result<(), String> {
     Ok(())
 }
 
-fn read(dir: &std::path::Path) -> Result<Epoch, String> {
-    let reader = Reader::open(&Dir::os(dir)).map_err(|e| e.to_string())?;
+/// What a run paid of one asset, which its name has where there are several.
+fn read(dir: &Dir, several: bool) -> Result<Epoch, String> {
+    let reader = Reader::open(dir).map_err(|e| e.to_string())?;
     let mut amounts = Vec::with_capacity(usize::try_from(reader.len()).unwrap_or(0));
     for rows in reader.pages(reader.len()) {
         let rows = rows.map_err(|e| e.to_string())?;
@@ -81,7 +89,11 @@ fn read(dir: &std::path::Path) -> Result<Epoch, String> {
     amounts.sort_unstable_by(|a, b| b.cmp(a));
     let totals = reader.manifest.totals;
     Ok(Epoch {
-        name: reader.manifest.epoch_id.to_string(),
+        name: if several {
+            format!("{} {}", reader.manifest.epoch_id, reader.manifest.asset)
+        } else {
+            reader.manifest.epoch_id.to_string()
+        },
         curve: thin(&amounts),
         paid: totals.payout_minor.0 as f64,
         residual: totals.residual_minor.0 as f64,

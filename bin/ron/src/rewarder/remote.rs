@@ -6,8 +6,8 @@ use std::time::Duration;
 use ron_client::{ClientError, RewarderClient, RunRef, TokenAsk};
 use ron_files::OsDisk;
 use ron_kernel::{Deadline, Shutdown};
-use ron_proto::rewarder::{EpochRun, RunState};
-use ron_proto::{ContentId, EpochId};
+use ron_proto::rewarder::{EpochRun, RunState, RunTotals};
+use ron_proto::{Asset, ContentId, EpochId};
 use svc_rewarder::inputs::snapshot::Sealed;
 
 use super::{ROWS, bar};
@@ -23,11 +23,13 @@ const SLOWEST: u64 = 64 << 10;
 /// Digits of a run key in the short name of a dry run.
 const SHORT: usize = 12;
 
-/// A run of the service: the live run of an epoch or, as EPOCH@KEY, a dry run.
+/// A run of the service: the live run of an epoch or, as EPOCH@KEY, a dry run. With /ASSET behind it, what it
+/// pays of that asset.
 #[derive(Clone, Debug)]
 pub struct NamedRun {
     pub epoch: EpochId,
     pub dry_run: Option<ContentId>,
+    pub asset: Option<Asset>,
 }
 
 impl NamedRun {
@@ -35,13 +37,24 @@ impl NamedRun {
         Self {
             epoch: run.epoch_id.clone(),
             dry_run: run.dry_run.then_some(run.run_key),
+            asset: None,
         }
+    }
+
+    /// The totals of the asset that is named, or of the first one; `None` for a run without a manifest.
+    pub fn totals(&self, run: &EpochRun) -> Option<RunTotals> {
+        let Some(named) = &self.asset else {
+            return run.totals;
+        };
+        let found = run.assets.iter().find(|it| it.asset == *named);
+        found.map(|it| it.totals)
     }
 
     pub const fn as_ref(&self) -> RunRef<'_> {
         RunRef {
             epoch: &self.epoch,
             dry_run: self.dry_run.as_ref(),
+            asset: self.asset.as_ref(),
         }
     }
 
@@ -89,8 +102,20 @@ impl Remote {
         })
     }
 
-    /// The run that EPOCH or EPOCH@KEY names; KEY is the run key of a dry run, or its first digits.
+    /// The run that EPOCH or EPOCH@KEY names, and the asset of EPOCH/ASSET or EPOCH@KEY/ASSET; KEY is the run key
+    /// of a dry run, or its first digits.
     pub fn find(&self, name: &str) -> Result<NamedRun, String> {
+        let (name, asset) = match name.split_once('/') {
+            Some((name, asset)) => (name, Some(asset.parse().map_err(|e| format!("{e}"))?)),
+            None => (name, None),
+        };
+        Ok(NamedRun {
+            asset,
+            ..self.find_run(name)?
+        })
+    }
+
+    fn find_run(&self, name: &str) -> Result<NamedRun, String> {
         let (epoch, key) = match name.split_once('@') {
             Some((epoch, key)) => (epoch, Some(key.trim_start_matches("b3:"))),
             None => (name, None),
@@ -100,6 +125,7 @@ impl Remote {
             return Ok(NamedRun {
                 epoch,
                 dry_run: None,
+                asset: None,
             });
         };
         let runs = self.client.dry_runs(&epoch, within()).map_err(failed)?;

@@ -108,7 +108,8 @@ fn state_routes(api: &Arc<Api>) -> [Route; 5] {
         Route::get("/v1/ledger/epochs/{tenant}/{epoch}", READ, move |req| {
             reads::epoch(&d, req)
         })
-        .summary("State of an epoch's settlement")
+        .summary("State of an epoch's settlement in one asset")
+        .query_as::<Asset>("asset", false, "the asset; without it, the one that the epoch opened first")
         .query_as::<u64>("min_seq", false, MIN_SEQ_NOW)
         .returns::<EpochDoc>(200)
         .errors(&[400, 404, 503])

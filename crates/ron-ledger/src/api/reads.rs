@@ -408,11 +408,14 @@ pub(super) fn budget(api: &Api, req: &Request) -> Answer {
 
 pub(super) fn epoch(api: &Api, req: &Request) -> Answer {
     let tenant = param(req, "tenant")?;
-    has_min_seq(api, req)?;
-    let found = api.ledger.epoch(&tenant, &param(req, "epoch")?);
+    req.query_only(&["asset", "min_seq"])?;
+    min_seq(api, req)?;
+    let asset = req.query_as::<Asset>("asset")?;
+    let epoch = param(req, "epoch")?;
+    let found = api.ledger.epoch(&tenant, &epoch, asset.as_ref());
     match found.filter(|_| Reader::new(&req.principal).is_of(&tenant)) {
         Some(doc) => Ok(Response::json(200, &doc)),
-        None => Err(absent(api, "the epoch was never opened")),
+        None => Err(absent(api, "the epoch was never opened, or not in this asset")),
     }
 }
 

@@ -45,6 +45,14 @@ enum Together {
     Linked,
 }
 
+/// Why entries that stand together were not decided; nothing changed.
+enum Apart {
+    /// The entry at this place is refused without a leaf.
+    Refused(usize, Refusal),
+    /// The entries at these sequences have opened the epoch in the same words.
+    Known(Vec<u64>),
+}
+
 /// What the log stores of one entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
@@ -164,10 +172,16 @@ impl<'a> Step<'a> {
         let ops = &*resolved;
         let verdicts = match self.decide_together(ops, how) {
             Ok(verdicts) => verdicts,
-            Err((at, why)) => {
+            Err(Apart::Refused(at, why)) => {
                 let mut outcomes = vec![Outcome::Rejected(Refusal::LinkedFailed); ops.len()];
                 outcomes[at] = Outcome::Rejected(why);
                 return outcomes;
+            }
+            Err(Apart::Known(seqs)) => {
+                return seqs
+                    .into_iter()
+                    .map(|seq| Outcome::Known { seq })
+                    .collect();
             }
         };
         let (length, batch) = (ops.len() as u32, self.batch_of(ops));
@@ -215,22 +229,24 @@ impl<'a> Step<'a> {
         twice.then(|| vec![Outcome::Mixed; ops.len()])
     }
 
-    /// The verdicts of entries that stand together; their effects are in the batch. The error is the
-    /// first entry whose refusal has no leaf: then nothing changed.
-    fn decide_together(
-        &mut self,
-        ops: &[Op],
-        how: Together,
-    ) -> Result<Vec<Verdict>, (usize, Refusal)> {
+    /// The verdicts of entries that stand together; their effects are in the batch. With an error
+    /// nothing changed.
+    fn decide_together(&mut self, ops: &[Op], how: Together) -> Result<Vec<Verdict>, Apart> {
         let first = self.next_seq();
         self.overlay.group = Some(Delta::default());
-        let mut verdicts = Vec::with_capacity(ops.len());
+        let (mut verdicts, mut known) = (Vec::with_capacity(ops.len()), Vec::new());
         let mut refused = None;
         for (i, op) in ops.iter().enumerate() {
             let verdict = match self.overlay.decide(op, first + i as u64) {
+                // The assets of an epoch are opened by one commit, so that either all of them are known
+                // or none.
+                Ok(_) if !known.is_empty() => Verdict::Refused(Refusal::EpochConflict),
                 Ok(effect) => Verdict::Done(effect),
                 Err(Stop::Refused(why)) => Verdict::Refused(why),
-                // Entries that stand together have keys, so none is found by epoch or index.
+                Err(Stop::Known(seq)) if known.len() == i => {
+                    known.push(seq);
+                    continue;
+                }
                 Err(Stop::Known(_)) => Verdict::Refused(Refusal::EpochConflict),
             };
             let why = verdict.refusal().cloned();
@@ -244,7 +260,10 @@ impl<'a> Step<'a> {
         }
         let group = self.overlay.group.take().expect("set above");
         match refused {
-            Some((at, why)) if !why.has_leaf() => return Err((at, why)),
+            Some((at, why)) if !why.has_leaf() || ops[at].kind().is_settlement() => {
+                return Err(Apart::Refused(at, why));
+            }
+            None if !known.is_empty() => return Err(Apart::Known(known)),
             Some((at, why)) => {
                 verdicts = vec![Verdict::Refused(Refusal::LinkedFailed); ops.len()];
                 verdicts[at] = Verdict::Refused(why);
@@ -260,7 +279,7 @@ impl<'a> Step<'a> {
 
     /// The refusals of one request must fit the budgets of their owners together. The error names the
     /// first entry that does not.
-    fn may_refuse_all(&self, ops: &[Op], verdicts: &[Verdict]) -> Result<(), (usize, Refusal)> {
+    fn may_refuse_all(&self, ops: &[Op], verdicts: &[Verdict]) -> Result<(), Apart> {
         let mut counts: BTreeMap<_, u64> = BTreeMap::new();
         for (i, (op, verdict)) in ops.iter().zip(verdicts).enumerate() {
             let header = &op.entry().header;
@@ -272,7 +291,7 @@ impl<'a> Step<'a> {
                 .or_default();
             *count += 1;
             if !self.overlay.may_refuse(header, *count) {
-                return Err((i, Refusal::RefusalBudget));
+                return Err(Apart::Refused(i, Refusal::RefusalBudget));
             }
         }
         Ok(())
@@ -366,7 +385,11 @@ impl<'a> Step<'a> {
             .delta
             .epochs
             .iter()
-            .find(|(_, e)| e.paid > e.total || e.next_index > e.recipients)
+            .find(|(_, e)| {
+                e.assets
+                    .iter()
+                    .any(|it| it.paid > it.total || it.next_index > it.recipients)
+            })
         {
             Some(((tenant, epoch), _)) => Err(Broken(format!(
                 "epoch {tenant}/{epoch} paid more than its total"

@@ -10,7 +10,7 @@ use ron_proto::ledger::{
 use ron_proto::{Account, Amount, Asset, ContentId, EpochId, Tenant, Timestamp};
 
 use super::checks::{BadEntry, bad, count, positive};
-use super::epoch::{EpochOpen, Payout};
+use super::epoch::{EpochClose, EpochOpen, Payout};
 pub use super::kind::Kind;
 
 /// 128 bits of a BLAKE3 hash over a key with its owner (tenant and principal).
@@ -235,10 +235,7 @@ pub enum Body {
     },
     EpochOpen(EpochOpen),
     Payout(Payout),
-    EpochClose {
-        epoch: EpochId,
-        commitment: ContentId,
-    },
+    EpochClose(EpochClose),
     EpochVoid {
         epoch: EpochId,
         commitment: ContentId,
@@ -259,8 +256,8 @@ pub enum Body {
 pub enum ReversedTo<'b> {
     /// The account that the entry debited.
     Payer,
-    /// The pool that funded this epoch.
-    PoolOf(&'b EpochId),
+    /// The pool that funded this payout's epoch.
+    PoolOf(&'b Payout),
 }
 
 /// What a reversed entry moved, seen from the reversal.
@@ -290,7 +287,7 @@ impl Body {
             Self::Asset { .. } => Kind::Asset,
             Self::EpochOpen(_) => Kind::EpochOpen,
             Self::Payout(_) => Kind::Payout,
-            Self::EpochClose { .. } => Kind::EpochClose,
+            Self::EpochClose(_) => Kind::EpochClose,
             Self::EpochVoid { .. } => Kind::EpochVoid,
             Self::Abandon => Kind::Abandon,
             Self::Reverse { .. } => Kind::Reverse,
@@ -314,7 +311,7 @@ impl Body {
         match self {
             Self::Transfer { .. } | Self::Capture { .. } => Some(ReversedTo::Payer),
             // The escrow of the epoch is spent; the money came from its pool.
-            Self::Payout(payout) => Some(ReversedTo::PoolOf(&payout.epoch)),
+            Self::Payout(payout) => Some(ReversedTo::PoolOf(payout)),
             Self::Issue { .. }
             | Self::Burn { .. }
             | Self::Hold { .. }
@@ -325,7 +322,7 @@ impl Body {
             | Self::Account { .. }
             | Self::Asset { .. }
             | Self::EpochOpen(_)
-            | Self::EpochClose { .. }
+            | Self::EpochClose(_)
             | Self::EpochVoid { .. }
             | Self::Abandon
             | Self::Reverse { .. } => None,
@@ -483,7 +480,7 @@ impl Entry {
                 count("index", payout.index, 0)?;
                 (false, false, false, false)
             }
-            Body::Expire { .. } | Body::EpochClose { .. } | Body::EpochVoid { .. } => {
+            Body::Expire { .. } | Body::EpochClose(_) | Body::EpochVoid { .. } => {
                 (false, false, false, false)
             }
         };

@@ -8,7 +8,7 @@ use ron_proto::{Account, Amount, Asset, ContentId};
 
 use super::codec::{DecodeError, In, Out};
 use super::entry::{Body, Debit, Entry, Kind, Original};
-use super::epoch::{EpochOpen, Payout};
+use super::epoch::{EpochClose, EpochOpen, Payout};
 use super::private::{Private, time};
 use super::terms_codec as terms;
 use super::verdict::Effect;
@@ -115,7 +115,11 @@ impl<'e> Facts<'e> {
                 from: escrow(&payout.epoch),
                 ..Self::money(None, Some(&payout.to), &payout.asset, payout.amount)
             },
-            Body::EpochClose { .. } | Body::EpochVoid { .. } | Body::Abandon => Self::default(),
+            Body::EpochClose(close) => Self {
+                asset: close.asset.as_ref().map(Cow::Borrowed),
+                ..Self::default()
+            },
+            Body::EpochVoid { .. } | Body::Abandon => Self::default(),
             Body::Reverse {
                 tx,
                 amount,
@@ -226,7 +230,10 @@ pub(super) fn put_detail(body: &Body, o: &mut Out) {
             o.text(payout.epoch.as_str());
             o.varint(payout.index);
         }
-        Body::EpochClose { epoch, commitment } | Body::EpochVoid { epoch, commitment } => {
+        Body::EpochClose(EpochClose {
+            epoch, commitment, ..
+        })
+        | Body::EpochVoid { epoch, commitment } => {
             o.text(epoch.as_str());
             o.bytes(&commitment.0);
         }
@@ -334,10 +341,11 @@ pub(super) fn read_entry(
             epoch: i.value()?,
             index: i.varint()?,
         }),
-        Kind::EpochClose => Body::EpochClose {
+        Kind::EpochClose => Body::EpochClose(EpochClose {
             epoch: i.value()?,
             commitment: content(i)?,
-        },
+            asset: facts.asset.as_deref().cloned(),
+        }),
         Kind::EpochVoid => Body::EpochVoid {
             epoch: i.value()?,
             commitment: content(i)?,

@@ -5,7 +5,7 @@ use ron_proto::{Account, Amount, Asset, ContentId, EpochId, Tenant};
 
 use super::checks::{BadEntry, bad, count};
 
-/// Binds an epoch to one manifest and moves its total from the pool into escrow.
+/// Binds an epoch to one manifest and moves the total of one of its assets from the pool into escrow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EpochOpen {
     pub epoch: EpochId,
@@ -24,11 +24,20 @@ pub struct EpochOpen {
     pub adjusts: Option<EpochId>,
 }
 
+/// Ends the settlement of one asset of an epoch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EpochClose {
+    pub epoch: EpochId,
+    pub commitment: ContentId,
+    /// The asset; absent only for an epoch that pays a single one.
+    pub asset: Option<Asset>,
+}
+
 /// Pays one recipient out of the epoch's escrow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Payout {
     pub epoch: EpochId,
-    /// Must be the epoch's next.
+    /// Must be the next of the epoch's payouts in the asset.
     pub index: u64,
     pub to: Account,
     pub asset: Asset,

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use super::codec::{DecodeError, In, Out};
 use super::state::{
-    AccountRow, AssetRow, Balance, BalanceLimits, BudgetRow, EpochRow, Frozen, HoldRow, RowTerms,
+    AccountRow, AssetRow, Balance, BalanceLimits, BudgetRow, EpochAsset, EpochRow, Frozen, HoldRow, RowTerms,
     State,
 };
 use super::terms_codec as terms;
@@ -270,12 +270,17 @@ fn account(i: &mut In<'_>) -> Result<AccountRow, DecodeError> {
 
 fn put_epoch(o: &mut Out, e: &EpochRow) {
     o.bytes(&e.commitment.0);
-    o.bytes(&e.sum_root.0);
-    o.text(e.from.as_str());
-    o.varint(u64::from(e.asset));
-    o.varint(e.recipients);
     o.bytes(&e.source.0);
     o.option(e.adjusts.as_ref(), |o, epoch| o.text(epoch.as_str()));
+    o.varint(e.assets.len() as u64);
+    e.assets.iter().for_each(|it| put_epoch_asset(o, it));
+}
+
+fn put_epoch_asset(o: &mut Out, e: &EpochAsset) {
+    o.varint(u64::from(e.asset));
+    o.bytes(&e.sum_root.0);
+    o.text(e.from.as_str());
+    o.varint(e.recipients);
     o.amount(e.total);
     o.amount(e.paid);
     o.varint(e.next_index);
@@ -291,12 +296,22 @@ fn put_epoch(o: &mut Out, e: &EpochRow) {
 fn epoch(i: &mut In<'_>) -> Result<EpochRow, DecodeError> {
     let mut e = EpochRow {
         commitment: ContentId(i.array()?),
-        sum_root: ContentId(i.array()?),
-        from: i.value()?,
-        asset: row_number(i)?,
-        recipients: i.varint()?,
         source: ContentId(i.array()?),
         adjusts: i.option(In::value)?,
+        assets: Vec::new(),
+    };
+    for _ in 0..i.varint()? {
+        e.assets.push(epoch_asset(i)?);
+    }
+    Ok(e)
+}
+
+fn epoch_asset(i: &mut In<'_>) -> Result<EpochAsset, DecodeError> {
+    let mut e = EpochAsset {
+        asset: row_number(i)?,
+        sum_root: ContentId(i.array()?),
+        from: i.value()?,
+        recipients: i.varint()?,
         total: i.amount()?,
         paid: i.amount()?,
         next_index: i.varint()?,

@@ -35,7 +35,7 @@ pub use decide::{Batch, Broken, Outcome, Record, Step};
 pub use delta::Delta;
 pub use entry::{Body, Budget, Debit, Entry, Erased, Header, KeyHash, Kind, Original, ReversedTo};
 pub use entry_codec::Facts;
-pub use epoch::{EpochOpen, Payout};
+pub use epoch::{EpochClose, EpochOpen, Payout};
 pub use image::ImageError;
 pub use leaf::{Leaf, Link, Place, PublicLeaf, genesis, read_genesis};
 pub use limits::{ACCOUNTS_MAX, Limit, Limits, REFUSALS_MAX};
@@ -43,7 +43,7 @@ pub use op::{Op, key_hash, with_holds};
 pub use private::{Layout, Opening, Part, Private, Salts};
 pub(crate) use private::{SALT, Table, read_caller, read_metadata, read_text};
 pub use state::{
-    AccountRow, AssetRow, Balance, BalanceLimits, BudgetRow, EpochKey, EpochRow, Frozen, HoldRow,
+    AccountRow, AssetRow, Balance, BalanceLimits, BudgetRow, EpochAsset, EpochKey, EpochRow, Frozen, HoldRow,
     RowTerms, State,
 };
 pub use verdict::{Effect, Refusal, Verdict};

@@ -7,7 +7,7 @@ use super::delta::{Delta, Touched};
 use super::entry::Header;
 use super::limits::{DONE_MS, Limits, REFUSAL_MS};
 use super::state::{
-    AccountRow, AssetRow, BudgetRow, Due, EpochKey, EpochRow, HoldRow, Owner, State, VoidKey,
+    AccountRow, AssetRow, BudgetRow, Due, EpochAsset, EpochKey, EpochRow, HoldRow, Owner, State, VoidKey,
 };
 
 /// Reads search the linked commit, then the batch, then the state; writes go to the topmost of
@@ -204,6 +204,11 @@ impl Overlay<'_> {
             .or_else(|| self.state.epochs.get(key))
     }
 
+    /// Whether the epoch was opened before the current linked commit.
+    pub(super) fn opened_before(&self, key: &EpochKey) -> bool {
+        self.delta.epochs.contains_key(key) || self.state.epochs.contains_key(key)
+    }
+
     /// The epoch of the tenant that last paid for this.
     pub(super) fn paid_by(&self, tenant: &Tenant, due: Due) -> Option<&EpochId> {
         let key = (tenant.clone(), due);
@@ -224,5 +229,10 @@ impl Overlay<'_> {
             self.top().epochs.insert(key.clone(), row);
         }
         self.top().epochs.get_mut(key).expect("inserted above")
+    }
+
+    pub(super) fn epoch_asset_mut(&mut self, key: &EpochKey, asset: u32) -> &mut EpochAsset {
+        let found = self.epoch_mut(key).of_mut(asset);
+        found.expect("callers looked it up")
     }
 }

@@ -108,9 +108,7 @@ impl Overlay<'_> {
             Body::Asset { asset, terms } => self.set_asset(asset, terms)?,
             Body::EpochOpen(open) => self.epoch_open(tenant, open, seq)?,
             Body::Payout(payout) => self.payout(tenant, payout, seq)?,
-            Body::EpochClose { epoch, commitment } => {
-                self.epoch_close((tenant.clone(), epoch.clone()), *commitment, seq)?;
-            }
+            Body::EpochClose(close) => self.epoch_close(tenant, close, seq)?,
             Body::EpochVoid { epoch, commitment } => {
                 self.epoch_void((tenant.clone(), epoch.clone()), *commitment, seq)?;
             }

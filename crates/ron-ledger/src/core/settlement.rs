@@ -1,42 +1,24 @@
 //! What the kinds that settle reward epochs require and do.
 
-use ron_proto::ledger::escrow_account;
+use ron_proto::ledger::{EPOCH_ASSETS_MAX, escrow_account};
 use ron_proto::{Account, Asset, ContentId, EpochId, Tenant};
 
-use super::epoch::{EpochOpen, Payout};
+use super::epoch::{EpochClose, EpochOpen, Payout};
 use super::limits::ACCOUNTS_MAX;
 use super::overlay::Overlay;
 use super::rules::{Rule, Stop, no, reserved};
-use super::state::{Due, EpochKey, EpochRow, VoidKey};
+use super::state::{Due, EpochAsset, EpochKey, EpochRow, VoidKey};
 use super::verdict::Refusal;
 
-/// Reward settlement: an epoch binds once, payouts come in index order, the escrow ends empty.
+/// Reward settlement: an epoch binds once, payouts of each asset come in index order, and none of it is
+/// left in the escrow.
 impl Overlay<'_> {
     pub(super) fn epoch_open(&mut self, tenant: &Tenant, open: &EpochOpen, seq: u64) -> Rule<()> {
         let key: EpochKey = (tenant.clone(), open.epoch.clone());
-        if let Some(e) = self.epoch(&key) {
-            let same = e.commitment == open.commitment
-                && e.sum_root == open.sum_root
-                && e.from == open.from
-                && e.recipients == open.recipients
-                && e.source == open.source
-                && e.adjusts == open.adjusts
-                && e.total == open.amount.0
-                && self.asset(e.asset).name == open.asset;
-            return if same {
-                Err(Stop::Known(e.opened_seq))
-            } else {
-                no(Refusal::EpochConflict)
-            };
+        match self.epoch(&key) {
+            Some(e) => self.check_bound(&key, e, open)?,
+            None => self.check_unbound(tenant, open)?,
         }
-        let manifest: VoidKey = (tenant.clone(), open.epoch.clone(), open.commitment);
-        let withdrawn = self.voided_at(&manifest).is_some();
-        #[cfg(mutant = "voided")] // forgets what was withdrawn
-        let withdrawn = withdrawn && !crate::mutant("voided");
-        if withdrawn {
-            return no(Refusal::EpochVoid);
-        }
-        self.check_source(tenant, open.source, open.adjusts.as_ref())?;
         let (pool, asset) = self.check_pool(&open.from, &open.asset, open.amount.0)?;
         let escrow = escrow_account(tenant, &open.epoch);
         self.room_among(self.find(&escrow), ACCOUNTS_MAX)?;
@@ -44,20 +26,27 @@ impl Overlay<'_> {
         self.debit(pool, asset, open.amount.0);
         let escrow = self.intern(&escrow);
         self.credit(escrow, asset, open.amount.0);
-        let row = EpochRow {
-            commitment: open.commitment,
+        let opened = EpochAsset {
+            asset,
             sum_root: open.sum_root,
             from: open.from.clone(),
-            asset,
             recipients: open.recipients,
-            source: open.source,
-            adjusts: open.adjusts.clone(),
             total: open.amount.0,
             paid: 0,
             next_index: 0,
             opened_seq: seq,
             closed_seq: None,
             runs: Vec::new(),
+        };
+        if self.epoch(&key).is_some() {
+            self.epoch_mut(&key).assets.push(opened);
+            return Ok(());
+        }
+        let row = EpochRow {
+            commitment: open.commitment,
+            source: open.source,
+            adjusts: open.adjusts.clone(),
+            assets: vec![opened],
         };
         let top = self.top();
         let correction = open.adjusts.clone().map(Due::Correction);
@@ -69,6 +58,51 @@ impl Overlay<'_> {
         }
         top.epochs.insert(key, row);
         Ok(())
+    }
+
+    /// An epoch takes another asset only in the linked commit that opens it, so that all of its assets
+    /// are opened or none.
+    fn check_bound(&self, key: &EpochKey, e: &EpochRow, open: &EpochOpen) -> Rule<()> {
+        let same = e.commitment == open.commitment
+            && e.source == open.source
+            && e.adjusts == open.adjusts;
+        if !same {
+            return no(Refusal::EpochConflict);
+        }
+        let Some(opened) = self.asset_of(e, &open.asset) else {
+            return if self.opened_before(key) {
+                no(Refusal::EpochConflict)
+            } else if e.assets.len() == EPOCH_ASSETS_MAX {
+                no(Refusal::LimitsExceeded)
+            } else {
+                Ok(())
+            };
+        };
+        let same = opened.sum_root == open.sum_root
+            && opened.from == open.from
+            && opened.recipients == open.recipients
+            && opened.total == open.amount.0;
+        if same {
+            Err(Stop::Known(opened.opened_seq))
+        } else {
+            no(Refusal::EpochConflict)
+        }
+    }
+
+    fn check_unbound(&self, tenant: &Tenant, open: &EpochOpen) -> Rule<()> {
+        let manifest: VoidKey = (tenant.clone(), open.epoch.clone(), open.commitment);
+        let withdrawn = self.voided_at(&manifest).is_some();
+        #[cfg(mutant = "voided")] // forgets what was withdrawn
+        let withdrawn = withdrawn && !crate::mutant("voided");
+        if withdrawn {
+            return no(Refusal::EpochVoid);
+        }
+        self.check_source(tenant, open.source, open.adjusts.as_ref())
+    }
+
+    /// The settlement of an asset of an epoch; `None` for an asset that the epoch does not pay.
+    fn asset_of<'e>(&self, e: &'e EpochRow, asset: &Asset) -> Option<&'e EpochAsset> {
+        e.assets.iter().find(|it| self.asset(it.asset).name == *asset)
     }
 
     /// Usage is paid once, and an epoch is corrected once: a correcting epoch names the epoch that paid
@@ -111,6 +145,9 @@ impl Overlay<'_> {
         let Some(e) = self.epoch(&key) else {
             return no(Refusal::EpochUnknown);
         };
+        let Some(e) = self.asset_of(e, &payout.asset) else {
+            return no(Refusal::EpochConflict);
+        };
         if let Some(made) = e.payout_seq(payout.index) {
             return Err(Stop::Known(made));
         }
@@ -120,18 +157,18 @@ impl Overlay<'_> {
         self.debit(escrow, asset, amount);
         let to = self.intern(&payout.to);
         self.credit(to, asset, amount);
-        let e = self.epoch_mut(&key);
+        let e = self.epoch_asset_mut(&key, asset);
         e.paid += amount;
         e.note_payout(seq);
         Ok(())
     }
 
-    fn check_payout(&self, e: &EpochRow, payout: &Payout) -> Rule<()> {
+    fn check_payout(&self, e: &EpochAsset, payout: &Payout) -> Rule<()> {
         reserved(&payout.to)?;
         if e.closed_seq.is_some() {
             return no(Refusal::EpochClosed);
         }
-        if payout.index >= e.recipients || self.asset(e.asset).name != payout.asset {
+        if payout.index >= e.recipients {
             return no(Refusal::EpochConflict);
         }
         #[cfg(mutant = "cursor")] // off by one
@@ -159,24 +196,34 @@ impl Overlay<'_> {
 
     pub(super) fn epoch_close(
         &mut self,
-        key: EpochKey,
-        commitment: ContentId,
+        tenant: &Tenant,
+        close: &EpochClose,
         seq: u64,
     ) -> Rule<()> {
+        let key: EpochKey = (tenant.clone(), close.epoch.clone());
         let Some(e) = self.epoch(&key) else {
             return no(Refusal::EpochUnknown);
         };
-        if e.commitment != commitment {
+        if e.commitment != close.commitment {
             return no(Refusal::EpochConflict);
         }
+        let found = match (&close.asset, e.assets.as_slice()) {
+            (Some(asset), _) => self.asset_of(e, asset),
+            (None, [single]) => Some(single),
+            (None, _) => None,
+        };
+        let Some(e) = found else {
+            return no(Refusal::EpochConflict);
+        };
         if let Some(closed) = e.closed_seq {
             return Err(Stop::Known(closed));
         }
+        let asset = e.asset;
         let paid = e.next_index == e.recipients && e.paid == e.total;
-        if !paid || !self.escrow_is_empty(&key, e.asset) {
+        if !paid || !self.escrow_is_empty(&key, asset) {
             return no(Refusal::EpochIncomplete);
         }
-        self.epoch_mut(&key).closed_seq = Some(seq);
+        self.epoch_asset_mut(&key, asset).closed_seq = Some(seq);
         Ok(())
     }
 

@@ -261,19 +261,40 @@ pub type EpochKey = (Tenant, EpochId);
 /// A manifest of an epoch, by its commitment.
 pub type VoidKey = (Tenant, EpochId, ContentId);
 
-/// Settlement of one reward epoch.
+/// One reward epoch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EpochRow {
     pub commitment: ContentId,
-    pub sum_root: ContentId,
-    /// The pool account that funded it.
-    pub from: Account,
-    pub asset: u32,
-    pub recipients: u64,
     /// Hash of the usage that it pays for.
     pub source: ContentId,
     /// The earlier epoch that it corrects.
     pub adjusts: Option<EpochId>,
+    /// The settlement of each of its assets, in the order in which they were opened; never empty.
+    pub assets: Vec<EpochAsset>,
+}
+
+impl EpochRow {
+    pub fn of(&self, asset: u32) -> Option<&EpochAsset> {
+        self.assets.iter().find(|it| it.asset == asset)
+    }
+
+    pub(super) fn of_mut(&mut self, asset: u32) -> Option<&mut EpochAsset> {
+        self.assets.iter_mut().find(|it| it.asset == asset)
+    }
+
+    fn opened_seq(&self) -> u64 {
+        self.assets.first().map_or(0, |it| it.opened_seq)
+    }
+}
+
+/// Settlement of one asset of an epoch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EpochAsset {
+    pub asset: u32,
+    pub sum_root: ContentId,
+    /// The pool account that funded it.
+    pub from: Account,
+    pub recipients: u64,
     /// The sum of all payouts.
     pub total: u128,
     pub paid: u128,
@@ -285,7 +306,7 @@ pub struct EpochRow {
     pub runs: Vec<(u64, u64)>,
 }
 
-impl EpochRow {
+impl EpochAsset {
     /// The sequence of payout `index`, if it was made.
     pub fn payout_seq(&self, index: u64) -> Option<u64> {
         if index >= self.next_index {
@@ -502,7 +523,7 @@ impl State {
     /// corrects an epoch a second time.
     pub(super) fn sources_of(epochs: &BTreeMap<EpochKey, EpochRow>) -> Result<Sources, String> {
         let mut opened: Vec<_> = epochs.iter().collect();
-        opened.sort_unstable_by_key(|(_, row)| row.opened_seq);
+        opened.sort_unstable_by_key(|(_, row)| row.opened_seq());
         let mut sources = Sources::new();
         for ((tenant, epoch), row) in opened {
             let mut pay = |due| sources.insert((tenant.clone(), due), epoch.clone());

@@ -18,7 +18,7 @@ use crate::core::{Frozen, State};
 
 const KIND: Kind = Kind {
     name: b"SNAP",
-    version: 3,
+    version: 4,
 };
 const SEGMENT_ID: usize = 48;
 

@@ -123,13 +123,13 @@ fn receipts_of_settlement_name_the_escrow() {
     );
     assert_eq!(
         told(&open, None),
-        json!({"op": "epoch_open", "from": "pool:t/a", "to": escrow, "asset": "ron", "amount_minor": "9", "idem": "epoch_open:t/e"})
+        json!({"op": "epoch_open", "from": "pool:t/a", "to": escrow, "asset": "ron", "amount_minor": "9", "idem": "epoch_open:t/e/ron"})
     );
     let payout =
         base(json!({"kind": "payout", "index": 1, "to": "b", "asset": "ron", "amount_minor": "4"}));
     assert_eq!(
         told(&payout, None),
-        json!({"op": "payout", "from": escrow, "to": "b", "asset": "ron", "amount_minor": "4", "idem": "payout:t/e/1"})
+        json!({"op": "payout", "from": escrow, "to": "b", "asset": "ron", "amount_minor": "4", "idem": "payout:t/e/ron/1"})
     );
     let close = base(json!({"kind": "epoch_close", "commitment": content}));
     assert_eq!(

@@ -136,6 +136,7 @@ pub(super) fn epoch_close(epoch: &str, commitment: u8) -> Entry {
         tenant: "t".parse().unwrap(),
         epoch: epoch.parse().unwrap(),
         commitment: ContentId([commitment; 32]),
+        asset: None,
     }
 }
 

@@ -300,10 +300,12 @@ pub struct Receipt {
     /// The credited account.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<Account>,
-    /// Asset; absent only for freeze, unfreeze, account, epoch_close and epoch_void entries.
+    /// Asset; absent only for freeze, unfreeze, account and epoch_void entries, and for epoch_close
+    /// entries of epochs that pay a single asset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asset: Option<Asset>,
-    /// Amount moved, in minor units; absent together with `asset`, and for asset entries.
+    /// Amount moved, in minor units; absent together with `asset`, and for asset and epoch_close
+    /// entries.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub amount_minor: Option<Amount>,
     /// The ledger's time of the entry.

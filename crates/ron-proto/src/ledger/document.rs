@@ -304,7 +304,7 @@ pub enum EpochState {
     Closed,
 }
 
-/// `GET /v1/ledger/epochs/{tenant}/{epoch}`: settlement of one epoch.
+/// `GET /v1/ledger/epochs/{tenant}/{epoch}`: settlement of one asset of an epoch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EpochDoc {
@@ -316,6 +316,9 @@ pub struct EpochDoc {
     /// Root of the Merkle-sum tree over the payouts.
     pub sum_root: ContentId,
     pub asset: Asset,
+    /// The other assets that the epoch pays, in the order in which they were opened.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub other_assets: Vec<Asset>,
     /// The pool account the total was taken from.
     pub from: Account,
     /// The escrow account the payouts are made from.

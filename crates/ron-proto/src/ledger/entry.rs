@@ -13,7 +13,7 @@ use crate::values::{Account, Amount, Asset, ContentId, EpochId, Tenant, Timestam
 /// principal. Principals of the same name in two tenants are two principals.
 ///
 /// Settlement entries identify themselves: an epoch is opened and closed once, a payout is unique
-/// by (tenant, epoch, index). A repetition returns the first receipt and changes nothing.
+/// by (tenant, epoch, asset, index). A repetition returns the first receipt and changes nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Entry {
@@ -208,7 +208,7 @@ pub enum Entry {
         details: Details,
     },
     /// Binds (tenant, epoch) to one manifest and moves `amount_minor` from the pool to the epoch's
-    /// escrow.
+    /// escrow. An epoch that pays several assets has an entry for each, in one linked commit.
     EpochOpen {
         principal: PrincipalName,
         tenant: Tenant,
@@ -231,23 +231,26 @@ pub enum Entry {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         adjusts: Option<EpochId>,
     },
-    /// Pays recipient `index`, which must be the epoch's next, out of escrow.
+    /// Pays recipient `index`, which must be the epoch's next in the asset, out of escrow.
     Payout {
         principal: PrincipalName,
         tenant: Tenant,
         epoch: EpochId,
         index: u64,
         to: Account,
-        /// The epoch's asset.
+        /// An asset of the epoch.
         asset: Asset,
         amount_minor: Amount,
     },
-    /// Ends the epoch; refused unless every index is paid and the escrow is empty.
+    /// Ends an asset of the epoch; refused unless every index is paid and nothing of it is in escrow.
     EpochClose {
         principal: PrincipalName,
         tenant: Tenant,
         epoch: EpochId,
         commitment: ContentId,
+        /// The asset; required when the epoch pays several.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        asset: Option<Asset>,
     },
     /// Withdraws a manifest: the epoch may never be opened with this commitment. Refused when it
     /// was.

@@ -64,6 +64,8 @@ pub const MAX_METADATA_BYTES: usize = 1_024;
 /// Maximum of integers on the wire (nonce, index, recipients, seq): every JSON reader represents
 /// them exactly.
 pub const MAX_WIRE_INTEGER: u64 = (1 << 53) - 1;
+/// Maximum number of assets that one epoch pays.
+pub const EPOCH_ASSETS_MAX: usize = 16;
 /// The principal of entries that the ledger makes itself; callers may not use it.
 pub const LEDGER_PRINCIPAL: &str = "ron-ledger";
 /// Accounts with this prefix are reserved for the ledger: only `epoch_open`, `payout` and

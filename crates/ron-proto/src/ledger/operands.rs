@@ -36,6 +36,7 @@ impl Entry {
                 original: Some(original),
                 ..
             } => Some(&original.asset),
+            Self::EpochClose { asset, .. } => asset.as_ref(),
             _ => None,
         }
     }
@@ -159,8 +160,11 @@ impl Entry {
                 amount_minor,
                 ..
             } => Operands::money(None, Some(to), asset, amount_minor),
+            Self::EpochClose { asset, .. } => Operands {
+                asset,
+                ..Operands::default()
+            },
             Self::Expire { .. }
-            | Self::EpochClose { .. }
             | Self::EpochVoid { .. }
             | Self::Abandon { .. } => Operands::default(),
         }

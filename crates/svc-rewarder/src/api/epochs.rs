@@ -11,7 +11,7 @@ use ron_proto::rewarder::{
     PAYOUT_PAGE_MAX, PayoutPage, RunManifest, WITHDRAWAL_REASON_MAX, WithdrawRequest,
 };
 use ron_proto::scope;
-use ron_proto::values::{ContentId, EpochId};
+use ron_proto::values::{Asset, ContentId, EpochId};
 
 use super::{Api, Concern, param};
 use crate::calculus::Rules;
@@ -20,7 +20,7 @@ use crate::inline;
 use crate::library::{LibraryError, file_names};
 use crate::manifest::reader::Reader;
 use crate::manifest::verify::{self, VerifyError};
-use crate::manifest::{dir, run_key};
+use crate::manifest::{assets, dir, run_key};
 use crate::runs::registry::Entry;
 use crate::runs::{RunAction, RunId, RunRequest};
 
@@ -82,15 +82,15 @@ pub fn routes(api: &Arc<Api>) -> Vec<Route> {
             .summary("The state of an epoch's run, with progress.")
             .returns::<EpochRun>(200)
             .errors(&[400, 404]),
-        reads_dry_runs(get("/rewarder/epochs/{id}/manifest", manifest))
+        reads_assets(get("/rewarder/epochs/{id}/manifest", manifest))
             .summary("The manifest, byte for byte as it is signed.")
             .returns::<RunManifest>(200)
             .errors(&[400, 404, 409]),
-        reads_dry_runs(get("/rewarder/epochs/{id}/signatures", signatures))
+        reads_assets(get("/rewarder/epochs/{id}/signatures", signatures))
             .summary("The signatures over the manifest's commitment.")
             .returns::<ManifestSignatures>(200)
             .errors(&[400, 404]),
-        reads_dry_runs(get("/rewarder/epochs/{id}/payouts", payouts))
+        reads_assets(get("/rewarder/epochs/{id}/payouts", payouts))
             .summary("The payout table, by pages.")
             .query_as::<u64>("from", false, "the first index of the page")
             .query_as::<u64>("limit", false, "rows on the page, at most 1000")
@@ -101,6 +101,18 @@ pub fn routes(api: &Arc<Api>) -> Vec<Route> {
 
 /// The query parameter of requests that read a dry run.
 pub(super) const DRY_RUN: &str = "dry_run";
+
+/// The query parameter of requests that read what is kept for each asset.
+pub(super) const ASSET: &str = "asset";
+
+/// Lets a route read further assets of an epoch, and dry runs.
+pub(super) fn reads_assets(route: Route) -> Route {
+    reads_dry_runs(route).query_as::<Asset>(
+        ASSET,
+        false,
+        "an asset of an epoch that pays several; without it, the first of the policy",
+    )
+}
 
 /// Lets a route read dry runs as well.
 pub(super) fn reads_dry_runs(route: Route) -> Route {
@@ -184,7 +196,7 @@ fn compute(api: &Api, request: &Request) -> Result<RunAction, Problem> {
         // every byte.
         match api.library.snapshot_head(tenant, &snapshot) {
             Ok(usage) => {
-                Rules::new(&policy.policy, &usage.metric_names())
+                Rules::check(&policy.policy, &usage.metric_names())
                     .map_err(|error| errors::policy_mismatch(error.to_string()))?;
             }
             // The worker fetches the snapshot and compares it with the policy.
@@ -302,8 +314,20 @@ fn state(api: &Api, request: &Request) -> Result<Response, Problem> {
     ))
 }
 
-/// The artifact directory of a run that has a manifest; a problem for every other run.
+/// The artifact directory of the asset that the request names, of the first one without a name.
 pub(super) fn sealed(api: &Api, request: &Request) -> Result<Dir, Problem> {
+    let dir = sealed_run(api, request)?;
+    let Some(asset) = request.query_as::<Asset>(ASSET)? else {
+        return Ok(dir);
+    };
+    let manifest = verify::read_manifest(&dir).map_err(|error| damaged(&error))?;
+    assets::of_asset(&dir, &manifest, &asset).ok_or_else(|| {
+        Problem::not_found("this epoch does not pay this asset; its manifest names those that it pays")
+    })
+}
+
+/// The artifact directory of a run that has a manifest; a problem for every other run.
+pub(super) fn sealed_run(api: &Api, request: &Request) -> Result<Dir, Problem> {
     let run = entry(api, request)?.run;
     if run.commitment.is_none() {
         let detail = format!(
@@ -334,7 +358,7 @@ pub(super) fn damaged(error: &VerifyError) -> Problem {
 }
 
 fn manifest(api: &Api, request: &Request) -> Result<Response, Problem> {
-    request.query_only(&[DRY_RUN])?;
+    request.query_only(&[ASSET, DRY_RUN])?;
     let manifest =
         verify::read_manifest(&sealed(api, request)?).map_err(|error| damaged(&error))?;
     let bytes = dir::to_json(&manifest).map_err(|error| Problem::internal(error.to_string()))?;
@@ -342,7 +366,7 @@ fn manifest(api: &Api, request: &Request) -> Result<Response, Problem> {
 }
 
 fn signatures(api: &Api, request: &Request) -> Result<Response, Problem> {
-    request.query_only(&[DRY_RUN])?;
+    request.query_only(&[ASSET, DRY_RUN])?;
     let dir = sealed(api, request)?;
     let manifest = verify::read_manifest(&dir).map_err(|error| damaged(&error))?;
     let signatures = verify::read_signatures(&dir).map_err(|error| damaged(&error))?;
@@ -372,7 +396,7 @@ pub(super) fn reader(api: &Api, request: &Request) -> Result<Reader, Problem> {
 }
 
 fn payouts(api: &Api, request: &Request) -> Result<Response, Problem> {
-    request.query_only(&["from", "limit", DRY_RUN])?;
+    request.query_only(&["from", "limit", ASSET, DRY_RUN])?;
     let from = request.query_as::<u64>("from")?.unwrap_or(0);
     let limit = request.query_as::<u64>("limit")?.unwrap_or(PAYOUT_PAGE_MAX);
     if limit == 0 || limit > PAYOUT_PAGE_MAX {

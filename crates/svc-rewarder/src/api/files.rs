@@ -9,7 +9,7 @@ use ron_http::{Request, Response, Route};
 use ron_proto::problem::Problem;
 use ron_proto::rewarder::RunManifest;
 
-use super::epochs::{DRY_RUN, READ, damaged, quarantined, reads_dry_runs, sealed};
+use super::epochs::{ASSET, DRY_RUN, READ, damaged, quarantined, reads_assets, sealed};
 use super::snapshots::Part;
 use super::{Api, Concern};
 use crate::inputs::source::Source;
@@ -25,7 +25,7 @@ pub fn routes(api: &Arc<Api>) -> Vec<Route> {
             let (dir, manifest) = whole(&api, request)?;
             answer(&dir, manifest)
         };
-        reads_dry_runs(Route::get(path, READ, answer).while_draining()).errors(&[400, 404, 409])
+        reads_assets(Route::get(path, READ, answer).while_draining()).errors(&[400, 404, 409])
     };
     vec![
         get("/rewarder/epochs/{id}/claims", claims)
@@ -46,7 +46,7 @@ pub fn routes(api: &Arc<Api>) -> Vec<Route> {
 /// The directory of a run that was not quarantined, and its manifest.
 fn whole(api: &Api, request: &Request) -> Result<(Dir, RunManifest), Problem> {
     api.check_caveats(request, Concern::All)?;
-    request.query_only(&[DRY_RUN])?;
+    request.query_only(&[ASSET, DRY_RUN])?;
     let dir = sealed(api, request)?;
     let manifest = verify::read_manifest(&dir).map_err(|error| damaged(&error))?;
     if manifest.payouts.is_none() {

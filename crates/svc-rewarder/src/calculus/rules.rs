@@ -1,8 +1,8 @@
 //! A policy, validated and compiled for the metrics of one snapshot.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use ron_proto::ledger::{ESCROW_PREFIX, is_pool_of};
+use ron_proto::ledger::{EPOCH_ASSETS_MAX, ESCROW_PREFIX, is_pool_of};
 use ron_proto::rewarder::{
     APPROVALS_MAX, CATEGORIES_MAX, CHANGE_MAX_PERCENT, ELIGIBILITY_LIST_MAX, EventClass,
     METRICS_MAX, Metric, POLICY_FORMAT, PayRule, Ratio, ReleaseRule, RewardPolicy, RuleSet,
@@ -71,6 +71,32 @@ pub struct Rules {
 
 /// Checks a policy by itself. A snapshot may still hold metrics that the policy does not name.
 pub fn check_policy(policy: &RewardPolicy) -> Result<(), RuleError> {
+    let refuse = |why: String| Err(RuleError::Policy(why));
+    if policy.also.len() >= EPOCH_ASSETS_MAX {
+        return refuse(format!(
+            "also may name at most {} further assets",
+            EPOCH_ASSETS_MAX - 1
+        ));
+    }
+    let mut assets = BTreeSet::from([policy.asset.folded()]);
+    for (at, also) in policy.also.iter().enumerate() {
+        if !assets.insert(also.asset.folded()) {
+            return refuse(format!(
+                "also[{at}].asset: the policy pays \"{}\" already; each asset has one pool",
+                also.asset
+            ));
+        }
+    }
+    let mut each = policy.of_each_asset().into_iter();
+    each.next().map_or(Ok(()), |own| check_asset(&own))?;
+    for (at, further) in each.enumerate() {
+        check_asset(&further).map_err(|error| RuleError::Policy(format!("also[{at}]: {error}")))?;
+    }
+    Ok(())
+}
+
+/// Checks a policy that pays one asset.
+fn check_asset(policy: &RewardPolicy) -> Result<(), RuleError> {
     let refuse = |why: String| Err(RuleError::Policy(why));
     if policy.format != POLICY_FORMAT {
         return refuse(format!("format {} is not {POLICY_FORMAT}", policy.format));
@@ -255,9 +281,20 @@ const fn gcd(mut a: u128, mut b: u128) -> u128 {
 }
 
 impl Rules {
-    /// Compiles `policy` for a snapshot that holds `metrics`, in that order.
-    pub fn new(policy: &RewardPolicy, metrics: &[Metric]) -> Result<Self, RuleError> {
+    /// Checks a policy against a snapshot that holds `metrics`, for each of its assets.
+    pub fn check(policy: &RewardPolicy, metrics: &[Metric]) -> Result<(), RuleError> {
         check_policy(policy)?;
+        let mut each = policy.of_each_asset().into_iter();
+        each.try_for_each(|one| Self::new(&one, metrics).map(drop))
+    }
+
+    /// Compiles a policy that pays one asset for a snapshot that holds `metrics`, in that order.
+    pub fn new(policy: &RewardPolicy, metrics: &[Metric]) -> Result<Self, RuleError> {
+        if !policy.also.is_empty() {
+            let why = "it pays several assets, each of which is computed by itself";
+            return Err(RuleError::Policy(why.to_owned()));
+        }
+        check_asset(policy)?;
         let factors = factors(policy)?;
         let categories: Vec<_> = policy.caps.category_minor.keys().collect();
         let metric = |name: &Metric| {

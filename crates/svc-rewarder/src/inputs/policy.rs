@@ -20,6 +20,18 @@ pub struct VerifiedPolicy {
     pub signature: PolicySig,
 }
 
+impl VerifiedPolicy {
+    /// One policy for each of its assets, known by the hash and the signature of the whole.
+    pub fn of_each_asset(&self) -> Vec<Self> {
+        let each = self.policy.of_each_asset().into_iter();
+        let whole = |policy| Self {
+            policy,
+            ..self.clone()
+        };
+        each.map(whole).collect()
+    }
+}
+
 /// Why a policy is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PolicyRefused {

@@ -14,8 +14,9 @@ use ron_proto::strict;
 use ron_proto::values::{Account, ContentId};
 use serde::{Deserialize, Serialize};
 
+use super::assets;
 use super::dir;
-use super::files::{VerifyError, wrong};
+use super::files::{VerifyError, read_manifest, wrong};
 use super::reader::Reader;
 use crate::inputs::source::{READABLE, Source, Target, put};
 
@@ -128,12 +129,13 @@ pub struct Contents<'a> {
 }
 
 /// Writes the bundle of a run to `target`, an empty directory on the same disk; `done` is called with
-/// numbers of payees. The caller gives the directory its name afterwards.
+/// numbers of payees. Each further asset of the run has a bundle of its own in it, whose directory has the
+/// name that it has in the run. The caller gives the directory its name afterwards.
 pub fn write(
     run: &Dir,
     target: &Dir,
     contents: Contents<'_>,
-    done: impl Fn(u64),
+    done: &dyn Fn(u64),
 ) -> Result<Bundle, String> {
     let reader = Reader::open(run).map_err(|error| error.to_string())?;
     if contents.proofs && reader.len() > PROOFS_MAX {
@@ -145,6 +147,11 @@ pub fn write(
     let files = copy_files(run, target, contents.usage)?;
     let disk = &**target.disk();
     let cannot = |name: &str, error: &io::Error| format!("{name} cannot be written: {error}");
+    for also in &reader.manifest.also {
+        let further = assets::further(target, &also.asset);
+        further.create().map_err(|e| cannot(also.asset.as_str(), &e))?;
+        write(&assets::further(run, &also.asset), &further, contents, done)?;
+    }
     put(disk, &target.file(PAGE), contents.page).map_err(|e| cannot(PAGE, &e))?;
     let proofs = write_payees(&reader, target, contents.proofs, done)?;
     let bundle = Bundle {
@@ -187,7 +194,7 @@ fn write_payees(
     reader: &Reader,
     target: &Dir,
     proofs: bool,
-    done: impl Fn(u64),
+    done: &dyn Fn(u64),
 ) -> Result<u64, String> {
     let disk = &**target.disk();
     let cannot = |e: io::Error| format!("{PAYEES} cannot be written: {e}");
@@ -247,8 +254,26 @@ pub enum Checked {
 }
 
 /// Checks the files of a bundle against `bundle.json`, and every proof against the run, whose own
-/// files were verified already.
+/// files were verified already; the bundles of further assets with it.
 pub fn check(run: &Dir) -> Result<Checked, VerifyError> {
+    let mut all = check_asset(run)?;
+    for also in read_manifest(run)?.also {
+        let further = check_asset(&assets::further(run, &also.asset))?;
+        all = match (all, further) {
+            (Checked::NoBundle, Checked::NoBundle) => Checked::NoBundle,
+            (Checked::Bundle { proofs }, Checked::Bundle { proofs: more }) => Checked::Bundle {
+                proofs: proofs + more,
+            },
+            _ => {
+                let why = format!("it is there for some assets only; {} differs", also.asset);
+                return Err(wrong(BUNDLE, &why));
+            }
+        };
+    }
+    Ok(all)
+}
+
+fn check_asset(run: &Dir) -> Result<Checked, VerifyError> {
     let bad = |why: &dyn std::fmt::Display| wrong(BUNDLE, why);
     let Some(bytes) = run.read(BUNDLE).map_err(|e| bad(&e))? else {
         return Ok(Checked::NoBundle);

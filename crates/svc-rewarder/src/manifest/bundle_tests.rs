@@ -14,7 +14,7 @@ fn bundled(temp: &Path, edit: &Value, contents: Contents<'_>) -> (Dir, Bundle) {
     write_run(&run, 11, edit);
     let target = temp.join("bundle");
     fs::create_dir(&target).expect("new");
-    let bundle = write(&Dir::os(&run), &Dir::os(&target), contents, |_| {}).expect("a good run");
+    let bundle = write(&Dir::os(&run), &Dir::os(&target), contents, &|_| {}).expect("a good run");
     (Dir::os(&target), bundle)
 }
 

@@ -241,7 +241,7 @@ fn check_books(correction: &Correction, payout: u128, residual: u128) -> Result<
 }
 
 /// Only passes cancellation on, so that progress counts every account once.
-struct Quiet<'w, W>(&'w W);
+pub(super) struct Quiet<'w, W>(pub(super) &'w W);
 
 impl<W: Watch> Watch for Quiet<'_, W> {
     fn weighed(&self, _: u64) {}

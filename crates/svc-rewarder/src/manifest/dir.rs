@@ -2,7 +2,8 @@
 //!
 //! Files: `run.json` (manifest), `payouts.bin` with `payouts.tree`, `snapshot.bin`, `policy.json`
 //! with `policy.json.sig`, for an epoch with claims `claims.tree` and `run.claims.json`, for a
-//! correction `correction.bin`, and, added when they exist, `run.sig.json` and `ledger.json`. The manifest is the last file that is written
+//! correction `correction.bin`, for an epoch that pays several assets a directory `asset-<name>` with the same
+//! files for each further one, and, added when they exist, `run.sig.json` and `ledger.json`. The manifest is the last file that is written
 //! and the first that is removed: beside it the other files are whole and durable. Later files are
 //! added whole, one by one.
 
@@ -13,7 +14,7 @@ use ron_proto::jcs;
 use ron_proto::values::{ContentId, EpochId, Tenant};
 use ron_service::signed_policy;
 
-use super::Computed;
+use super::{Computed, assets};
 use super::claims_file::{self, FILE_PAYEES_MAX};
 use super::table::Table;
 use crate::inputs::policy::VerifiedPolicy;
@@ -40,6 +41,8 @@ pub const CORRECTION: &str = "correction.bin";
 /// Balance and position of the ledger, as recorded before settlement.
 pub const LEDGER: &str = "ledger.json";
 
+/// Prefix of the directories of further assets, in that of a run.
+pub const ASSET: &str = "asset-";
 /// Prefix of the directories of dry runs.
 pub const DRY: &str = "dry-";
 
@@ -86,6 +89,10 @@ pub fn write(
     if let (Some(table), Some(_)) = (&computed.table, &computed.manifest.claims) {
         write_claims(target, table)?;
     }
+    for further in &computed.also {
+        let dir = assets::further(target, &further.manifest.asset);
+        write(&dir, further, snapshot, policy)?;
+    }
     target.sync()?;
     add(target, RUN, &manifest)
 }
@@ -110,7 +117,14 @@ fn write_claims(target: &Dir, table: &Table) -> io::Result<()> {
 /// artifacts of another run.
 fn clear(dir: &Dir) -> io::Result<()> {
     remove_manifest(dir)?;
-    dir.list()?.iter().try_for_each(|name| dir.remove(name))
+    for name in dir.list()? {
+        if name.starts_with(ASSET) {
+            dir.join(&name).remove_all()?;
+        } else {
+            dir.remove(&name)?;
+        }
+    }
+    Ok(())
 }
 
 fn remove_manifest(dir: &Dir) -> io::Result<()> {

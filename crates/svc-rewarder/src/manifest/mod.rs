@@ -3,6 +3,7 @@
 //! `run key -> payout table -> Merkle-sum root -> manifest -> commitment`. None of it depends on
 //! time, on the ledger or on the state of the run.
 
+pub mod assets;
 pub mod bundle;
 pub mod claims;
 pub mod claims_file;
@@ -20,7 +21,7 @@ pub mod verify;
 
 use ron_proto::jcs;
 use ron_proto::rewarder::{
-    ClaimsRoot, Correction, MANIFEST_CLAIMS, MANIFEST_CORRECTION, MANIFEST_LEDGER, Payout,
+    AlsoPaid, ClaimsRoot, Correction, MANIFEST_CLAIMS, MANIFEST_CORRECTION, MANIFEST_LEDGER, Payout,
     PayoutsRoot, PolicyId, RewardPolicy, RuleSet, RunInputs, RunManifest, RunStatus, RunTotals,
 };
 use ron_proto::values::{Account, Amount, Asset, ContentId, EpochId, Tenant};
@@ -30,6 +31,7 @@ use crate::calculus::{self, Rules, Stop, Sums, Usage, Watch};
 use crate::inputs::policy::VerifiedPolicy;
 use crate::inputs::snapshot::Sealed;
 use crate::inputs::source::Target;
+use assets::AssetJob;
 use correction::Earlier;
 use table::Table;
 use tree::Tree;
@@ -103,6 +105,8 @@ struct Committed<'a> {
     claims: &'a Option<ClaimsRoot>,
     #[serde(skip_serializing_if = "Option::is_none")]
     correction: &'a Option<Correction>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    also: &'a [AlsoPaid],
 }
 
 /// The commitment a manifest must carry: BLAKE3-256 over a domain and the canonical JSON of every
@@ -123,6 +127,7 @@ pub fn commitment(manifest: &RunManifest) -> ContentId {
         payouts: &manifest.payouts,
         claims: &manifest.claims,
         correction: &manifest.correction,
+        also: &manifest.also,
     })
     .expect("strings and integers below 2^53 always have a canonical form");
     let mut hasher = blake3::Hasher::new();
@@ -164,6 +169,8 @@ pub struct Computed {
     pub tree: Option<Tree>,
     /// What was due and paid before, of a correction; `None` for [`Target::Nowhere`].
     pub accounts: Option<Sealed>,
+    /// The further assets of the epoch, each as a run that pays it alone.
+    pub also: Vec<Self>,
     /// The broken invariant of a quarantined run.
     pub quarantine: Option<Stop>,
 }
@@ -204,7 +211,8 @@ impl<'a> Adjusts<'a> {
     }
 }
 
-/// Computes an epoch in memory; see [`compute_to`].
+/// Computes an epoch in memory; see [`compute_to`] and, for an epoch that pays several assets,
+/// [`assets::compute_each`].
 pub fn compute(
     tenant: &Tenant,
     epoch: &EpochId,
@@ -214,10 +222,19 @@ pub fn compute(
     watch: &impl Watch,
 ) -> Result<Computed, RunError> {
     let memory = Target::Memory(Vec::new());
+    if adjusts.is_none() && !policy.policy.also.is_empty() {
+        let job = |policy| AssetJob {
+            policy,
+            target: Target::Memory(Vec::new()),
+            adjusts: None,
+        };
+        let jobs = policy.of_each_asset().into_iter().map(job).collect();
+        return assets::compute_each(tenant, epoch, jobs, snapshot, watch);
+    }
     compute_to(memory, tenant, epoch, adjusts, snapshot, policy, watch)
 }
 
-/// Computes an epoch: shares, payout table (to `target`), root, manifest. A broken invariant or an
+/// Computes an epoch that pays one asset ([`assets`] has the others): shares, payout table (to `target`), root, manifest. A broken invariant or an
 /// overflow gives a quarantined manifest, not an error. Memory does not grow with the epoch, except
 /// for a target in memory. An epoch that adjusts another pays the differences.
 pub fn compute_to(
@@ -306,6 +323,7 @@ pub fn compute_to(
         head,
         tree,
         accounts: accounts.flatten(),
+        also: Vec::new(),
         quarantine,
     })
 }
@@ -397,6 +415,7 @@ fn assemble(
         payouts,
         claims,
         correction,
+        also: Vec::new(),
         commitment: ContentId([0; 32]),
     };
     manifest.commitment = commitment(&manifest);

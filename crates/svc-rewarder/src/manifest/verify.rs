@@ -18,9 +18,10 @@ use super::dir;
 use super::files::{must_read, parse, read};
 use super::table::{self, Table};
 use super::tree::{self, PathError, Tree};
-use super::{Adjusts, commitment, compute_to};
+use super::assets::{self, AssetJob};
+use super::{Adjusts, Computed, commitment};
 use crate::calculus::Watch;
-use crate::inputs::policy;
+use crate::inputs::policy::{self, VerifiedPolicy};
 use crate::inputs::snapshot::Sealed;
 use crate::inputs::source::{Source, Target};
 use ron_service::pinned::{KeyRing, SignatureError};
@@ -48,6 +49,8 @@ pub struct Verified {
     pub signature: Option<ManifestSig>,
     /// `None` for a quarantined run.
     pub table: Option<Table>,
+    /// The further assets of the epoch.
+    pub also: Vec<Self>,
 }
 
 /// Recomputes the run in `dir` and checks everything in it.
@@ -55,39 +58,88 @@ pub fn verify_run_dir(dir: &Dir, pins: &Pins) -> Result<Verified, VerifyError> {
     verify_watched(dir, pins, &())
 }
 
-/// The same, with progress and cancellation.
+/// The same, with progress and cancellation. The directory of a further asset is verified as a run that pays
+/// it alone.
 pub fn verify_watched(dir: &Dir, pins: &Pins, watch: &impl Watch) -> Result<Verified, VerifyError> {
     let manifest = read_manifest(dir)?;
-    // The claim that the run is quarantined is accepted only if the recomputation below agrees.
-    let signature = match manifest.status {
-        RunStatus::Quarantined if read(dir, dir::RUN_SIG)?.is_none() => None,
-        RunStatus::Ok if pins.unsigned && read(dir, dir::RUN_SIG)?.is_none() => None,
-        _ => Some(check_signature(dir, &manifest, &pins.manifest)?),
-    };
+    let signature = check_signed(dir, pins, &manifest)?;
+    let policy = read_policy(dir, &manifest, &pins.policy)?;
+    let mut each = policy.of_each_asset();
+    if manifest.asset != policy.policy.asset {
+        each.retain(|one| one.policy.asset == manifest.asset);
+    }
+    let snapshot = open_snapshot(dir, &manifest)?;
+    let dirs = assets::of_each_asset(dir, &manifest);
+    let mut manifests = vec![manifest.clone()];
+    manifests.extend(assets::read_further(dir, &manifest)?);
+    // A manifest that names fewer assets than the policy comes out different, or is quarantined.
+    let stored: Vec<Option<Earlier>> = each
+        .iter()
+        .enumerate()
+        .map(|(at, _)| match (dirs.get(at), manifests.get(at)) {
+            (Some(dir), Some(manifest)) => Earlier::stored(dir, manifest),
+            _ => Ok(None),
+        })
+        .collect::<Result<_, _>>()?;
+    let jobs = each.into_iter().zip(&stored).map(|(policy, earlier)| AssetJob {
+        policy,
+        // The table is only hashed: comparing its header proves that the stored one is equal.
+        target: Target::Nowhere,
+        adjusts: manifest.adjusts.as_ref().map(|epoch| Adjusts {
+            epoch,
+            earlier: earlier.as_ref().map(|earlier| (earlier, Target::Nowhere)),
+        }),
+    });
+    let (tenant, epoch) = (&manifest.tenant, &manifest.epoch_id);
+    let again = assets::compute_each(tenant, epoch, jobs.collect(), &snapshot, watch)
+        .map_err(|error| wrong(dir::RUN, &error))?;
+    let mut verified = check_again(dir, (manifest, signature), &again)?;
+    for ((dir, manifest), again) in dirs.iter().zip(manifests).skip(1).zip(&again.also) {
+        let signature = check_signed(dir, pins, &manifest)?;
+        read_policy(dir, &manifest, &pins.policy)?;
+        open_snapshot(dir, &manifest)?;
+        let further = check_again(dir, (manifest, signature), again)?;
+        verified.also.push(further);
+    }
+    Ok(verified)
+}
+
+/// The signature of a manifest, where it has to have one.
+fn check_signed(
+    dir: &Dir,
+    pins: &Pins,
+    manifest: &RunManifest,
+) -> Result<Option<ManifestSig>, VerifyError> {
+    let unsigned = read(dir, dir::RUN_SIG)?.is_none();
+    match manifest.status {
+        // The claim that the run is quarantined is accepted only if the recomputation agrees.
+        RunStatus::Quarantined if unsigned => Ok(None),
+        RunStatus::Ok if pins.unsigned && unsigned => Ok(None),
+        _ => check_signature(dir, manifest, &pins.manifest).map(Some),
+    }
+}
+
+fn read_policy(
+    dir: &Dir,
+    manifest: &RunManifest,
+    keys: &KeyRing,
+) -> Result<VerifiedPolicy, VerifyError> {
     let policy = policy::verify_stored(
         &must_read(dir, dir::POLICY)?,
         read(dir, dir::POLICY_SIG)?.as_deref(),
-        &pins.policy,
+        keys,
     )
     .map_err(|error| wrong(dir::POLICY, &error))?;
-    check_policy(policy.hash, &manifest)?;
-    let snapshot = open_snapshot(dir, &manifest)?;
-    let earlier = Earlier::stored(dir, &manifest)?;
-    let adjusts = manifest.adjusts.as_ref().map(|epoch| Adjusts {
-        epoch,
-        earlier: earlier.as_ref().map(|earlier| (earlier, Target::Nowhere)),
-    });
-    let again = compute_to(
-        // The table is only hashed: comparing its header proves that the stored one is equal.
-        Target::Nowhere,
-        &manifest.tenant,
-        &manifest.epoch_id,
-        adjusts,
-        &snapshot,
-        &policy,
-        watch,
-    )
-    .map_err(|error| wrong(dir::RUN, &error))?;
+    check_policy(policy.hash, manifest)?;
+    Ok(policy)
+}
+
+/// Checks the files of one asset against what computing it again gives.
+fn check_again(
+    dir: &Dir,
+    (manifest, signature): (RunManifest, Option<ManifestSig>),
+    again: &Computed,
+) -> Result<Verified, VerifyError> {
     if again.manifest != manifest {
         return Err(wrong(
             dir::RUN,
@@ -102,6 +154,7 @@ pub fn verify_watched(dir: &Dir, pins: &Pins, watch: &impl Watch) -> Result<Veri
         manifest,
         signature,
         table,
+        also: Vec::new(),
     })
 }
 

@@ -101,6 +101,7 @@ impl Scheduler {
             reason: None,
             commitment: None,
             totals: None,
+            assets: Vec::new(),
             accounts: 0,
             intents: 0,
             seqs: SettlementSeqs::default(),

@@ -10,8 +10,7 @@ use super::worker::{Fuse, Product, ResultItem, crashed, hand_on, report};
 use super::{Job, RunEvent, Update, guards, reason};
 use crate::inputs::snapshot::Sealed;
 use crate::inputs::source::Source;
-use crate::manifest::dir;
-use crate::manifest::ledger_payouts;
+use crate::manifest::{assets, dir, ledger_payouts};
 use crate::manifest::table::Table;
 use crate::metrics::Metrics;
 
@@ -97,11 +96,12 @@ impl ArtifactWriter {
         }
         (self.disk)(None);
         // A spooled table has been linked into the artifact directory; the spool's own name can go.
-        let spooled = [
-            computed.table.as_ref().map(Table::source),
-            computed.accounts.as_ref().map(Sealed::source),
-        ];
-        for source in spooled.into_iter().flatten() {
+        let each = std::iter::once(computed).chain(&computed.also);
+        let spooled = each.flat_map(|it| {
+            let (table, accounts) = (it.table.as_ref(), it.accounts.as_ref());
+            [table.map(Table::source), accounts.map(Sealed::source)]
+        });
+        for source in spooled.flatten() {
             if let Source::File { path, .. } = source {
                 let _ = self.root.disk().remove(path); // a remaining file is swept at the next start
             }
@@ -123,14 +123,15 @@ impl ArtifactWriter {
                 reason: reason(stop.kind(), stop.to_string()),
             };
         }
-        let intents = ledger_payouts(&computed.manifest);
+        let each = std::iter::once(computed).chain(&computed.also);
+        let intents = each.map(|it| ledger_payouts(&it.manifest)).sum();
         let release = &policy.policy.release;
         let breaches = guards::breaches(
             &self.root,
             &self.retention.registry,
             run,
             (&target, computed),
-            release,
+            &policy.policy,
         );
         let breaches = match breaches {
             Ok(breaches) => breaches,
@@ -143,6 +144,7 @@ impl ArtifactWriter {
         RunEvent::Sealed {
             commitment,
             totals,
+            assets: assets::totals_of_each(computed),
             accounts: computed.manifest.inputs.accounts,
             intents,
             approvals: release.approvals,

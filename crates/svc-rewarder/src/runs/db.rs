@@ -1,9 +1,10 @@
 //! Runs in SQLite: one row per (tenant, epoch).
 
-use ron_proto::rewarder::{RunReason, RunRelease, RunState, RunTotals, SettlementSeqs, Withdrawal};
+use ron_proto::rewarder::{RunReason, RunState, RunTotals, SettlementSeqs, Withdrawal};
 use ron_proto::strict;
 use ron_proto::values::{Amount, EpochId, Timestamp};
 use rusqlite::{Connection, Row, params};
+use serde::de::DeserializeOwned;
 
 use super::{Run, RunId};
 
@@ -96,9 +97,12 @@ ALTER TABLE run_5 RENAME TO run;
 UPDATE run SET state = 'queued', reason_code = NULL, reason_detail = NULL WHERE dry_run = 1 AND state <> 'failed';
 ";
 
+/// Epochs that pay several assets, as the sixth migration.
+pub const SCHEMA_6: &str = "ALTER TABLE run ADD COLUMN assets TEXT;";
+
 const PUT: &str = "
 INSERT OR REPLACE INTO run VALUES
-(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28, ?29, ?30)
+(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28, ?29, ?30, ?31)
 ";
 
 /// Inserts or replaces a run. `computing` is stored as `queued`: after a crash the run has to be
@@ -113,8 +117,11 @@ pub fn put(connection: &Connection, run: &Run) -> rusqlite::Result<()> {
     let amount = |of: fn(&RunTotals) -> Amount| totals.map(|totals| of(totals).to_string());
     let int = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
     let release = run.release.as_ref().map(serde_json::to_string).transpose();
-    let release =
-        release.map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))?;
+    let assets = Some(&run.assets).filter(|assets| !assets.is_empty());
+    let assets = assets.map(serde_json::to_string).transpose();
+    let unwritten =
+        |error: serde_json::Error| rusqlite::Error::ToSqlConversionFailure(Box::new(error));
+    let (release, assets) = (release.map_err(unwritten)?, assets.map_err(unwritten)?);
     connection.prepare_cached(PUT)?.execute(params![
         run.tenant.as_str(),
         run.epoch.as_str(),
@@ -146,6 +153,7 @@ pub fn put(connection: &Connection, run: &Run) -> rusqlite::Result<()> {
         release,
         int(run.accounts),
         dry_key(&run.id()),
+        assets,
     ])?;
     Ok(())
 }
@@ -202,15 +210,16 @@ fn read(row: &Row<'_>) -> rusqlite::Result<Run> {
         adjusts: opt_text(row, 21)?,
         withdrawal: withdrawal(row)?,
         asked_by: row.get(26)?,
-        release: release(row)?,
+        release: json(row, 27)?,
         accounts: count(row, 28)?,
+        assets: json(row, 30)?.unwrap_or_default(),
     })
 }
 
-fn release(row: &Row<'_>) -> rusqlite::Result<Option<RunRelease>> {
-    let text: Option<String> = row.get(27)?;
+fn json<T: DeserializeOwned>(row: &Row<'_>, at: usize) -> rusqlite::Result<Option<T>> {
+    let text: Option<String> = row.get(at)?;
     let read = |text: String| {
-        strict::from_slice(text.as_bytes()).map_err(|error| unreadable(27, &error.to_string()))
+        strict::from_slice(text.as_bytes()).map_err(|error| unreadable(at, &error.to_string()))
     };
     text.map(read).transpose()
 }
@@ -275,7 +284,7 @@ fn unreadable(column: usize, why: &str) -> rusqlite::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ron_proto::rewarder::Approval;
+    use ron_proto::rewarder::{Approval, AssetTotals, RunRelease};
     use ron_proto::values::ContentId;
 
     use crate::runs::reason;
@@ -295,6 +304,7 @@ mod tests {
             reason: None,
             commitment: None,
             totals: None,
+            assets: Vec::new(),
             accounts: 0,
             intents: 0,
             seqs: SettlementSeqs::default(),
@@ -339,6 +349,7 @@ mod tests {
         db.execute_batch(SCHEMA_4).expect("the schema");
         put_before(&db);
         db.execute_batch(SCHEMA_5).expect("the schema");
+        db.execute_batch(SCHEMA_6).expect("the schema");
         let before = load(&db).expect("read");
         assert_eq!(before.len(), 1);
         assert_eq!(before[0].state, RunState::Queued, "computed again");
@@ -354,6 +365,12 @@ mod tests {
             residual_minor: Amount(u128::MAX - 1),
             recipients: 7,
         });
+        full.assets = ["ron", "usd"]
+            .map(|asset| AssetTotals {
+                asset: asset.parse().expect("an asset"),
+                totals: full.totals.expect("set above"),
+            })
+            .to_vec();
         full.accounts = 9;
         full.intents = 8;
         full.seqs = SettlementSeqs {

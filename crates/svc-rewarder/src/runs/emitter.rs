@@ -1,9 +1,10 @@
 //! The intent emitter: has a sealed run's manifest signed, then pays it through the ledger.
 //!
-//! `signature -> ledger evidence -> epoch_open -> payouts in index order -> epoch_close`; a run that
+//! `signature -> ledger evidence -> epoch_open -> payouts in index order -> epoch_close`, each for every asset
+//! of the run, and the opening of all in one linked commit; a run that
 //! is withdrawn takes the one step `epoch_void` instead. Every
 //! step can be repeated: the ledger binds an epoch to one manifest for ever and knows each payout
-//! by (tenant, epoch, index). After any crash the emitter therefore repeats the whole sequence,
+//! by (tenant, epoch, asset, index). After any crash the emitter therefore repeats the whole sequence,
 //! starting at the ledger's own cursor.
 
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use ron_proto::rewarder::{
     LedgerEvidence, ManifestSig, Payout, RunManifest, RunReason, RunState, SettlementSeqs,
 };
 use ron_proto::strict;
-use ron_proto::values::{Amount, Timestamp};
+use ron_proto::values::{Amount, ContentId, EpochId, Timestamp};
 
 use super::ports::{Ledger, PortError, Signer};
 use super::worker::{Fuse, crashed, hand_on};
@@ -26,7 +27,7 @@ use super::{Intent, Run, RunEvent, Update, reason};
 use crate::errors::{WITHDRAWN, usage_paid_detail as usage_paid};
 use crate::inline;
 use crate::manifest::reader::Reader;
-use crate::manifest::{claims_payout, dir, ledger_payouts, source, verify};
+use crate::manifest::{assets, claims_payout, dir, ledger_payouts, source, verify};
 use crate::metrics::Metrics;
 use ron_service::pinned::KeyRing;
 
@@ -129,32 +130,39 @@ impl Emitter {
             let detail = "the artifacts are those of another run; compute the epoch again";
             return Err(Pause::Fail(reason("artifacts_damaged", detail)));
         }
-        // From here on every payout is checked against the root of this manifest when it is read.
-        let payouts = Reader::with(&dir, manifest).map_err(|error| damaged(&error))?;
-        let manifest = &payouts.manifest;
-        intent.progress.sealed(ledger_payouts(manifest));
-        let signed = self.ensure_signed(&dir, manifest, shutdown);
-        #[cfg(mutant = "unsigned")] // pays what the KMS has not signed
-        let signed = signed.or_else(|e| {
-            if ron_kernel::mutant("unsigned") {
-                Ok(())
-            } else {
-                Err(e)
-            }
-        });
-        signed?;
+        // From here on every payout is checked against the root of its asset's manifest when it is read.
+        let assets = Assets::open(&dir, manifest).map_err(|error| damaged(&error))?;
+        intent.progress.sealed(assets.payouts());
+        for (dir, payouts) in assets.each() {
+            let signed = self.ensure_signed(dir, &payouts.manifest, shutdown);
+            #[cfg(mutant = "unsigned")] // pays what the KMS has not signed
+            let signed = signed.or_else(|e| {
+                if ron_kernel::mutant("unsigned") {
+                    Ok(())
+                } else {
+                    Err(e)
+                }
+            });
+            signed?;
+        }
         if !run.settle {
             return Ok(RunEvent::Signed);
         }
         #[cfg(mutant = "evidence")] // opens the epoch before there is evidence
         if ron_kernel::mutant("evidence") {
-            self.open(&payouts, shutdown)?;
+            self.open(&assets, shutdown)?;
         }
-        self.ensure_evidence(&dir, manifest, shutdown)?;
-        let open_seq = self.open(&payouts, shutdown)?;
+        for (dir, payouts) in assets.each() {
+            self.ensure_evidence(dir, &payouts.manifest, shutdown)?;
+        }
+        let open_seq = self.open(&assets, shutdown)?;
         self.report(intent, RunEvent::Settling { open_seq }, shutdown);
-        self.pay(intent, &payouts, shutdown)?;
-        let close_seq = self.close(manifest, shutdown)?;
+        let mut before = 0;
+        for (_, payouts) in assets.each() {
+            self.pay(intent, payouts, before, shutdown)?;
+            before += ledger_payouts(&payouts.manifest);
+        }
+        let close_seq = self.close(&assets, shutdown)?;
         let seqs = SettlementSeqs {
             open_seq: Some(open_seq),
             close_seq: Some(close_seq),
@@ -275,9 +283,16 @@ impl Emitter {
     }
 
     /// One commit; the ledger must return one answer per entry.
-    fn commit(&self, entries: &[Entry], shutdown: &Shutdown) -> Step<Vec<EntryAnswer>> {
+    fn commit(
+        &self,
+        entries: &[Entry],
+        linked: bool,
+        shutdown: &Shutdown,
+    ) -> Step<Vec<EntryAnswer>> {
         let timer = self.metrics.emit_seconds.start_timer();
-        let answer = self.call(LEDGER, shutdown, |by| self.ledger.commit(entries, by))?;
+        let answer = self.call(LEDGER, shutdown, |by| {
+            self.ledger.commit(entries, linked, by)
+        })?;
         timer.observe_duration();
         for answer in &answer.results {
             let result = match answer {
@@ -298,11 +313,42 @@ impl Emitter {
     }
 
     fn commit_one(&self, entry: Entry, shutdown: &Shutdown) -> Step<EntryAnswer> {
-        let mut answers = self.commit(&[entry], shutdown)?;
+        let mut answers = self.commit(&[entry], false, shutdown)?;
         Ok(answers.swap_remove(0))
     }
 
-    fn open(&self, payouts: &Reader, shutdown: &Shutdown) -> Step<u64> {
+    /// Opens the epoch: all of its assets in one commit. Returns the sequence of the first.
+    fn open(&self, assets: &Assets, shutdown: &Shutdown) -> Step<u64> {
+        let entries: Vec<Entry> = assets
+            .each()
+            .map(|(_, payouts)| self.opening(assets.commitment(), payouts))
+            .collect::<Step<_>>()?;
+        let answers = self.commit(&entries, entries.len() > 1, shutdown)?;
+        let mut first = None;
+        let mut linked_failed = None;
+        for ((_, payouts), answer) in assets.each().zip(answers) {
+            match answer {
+                EntryAnswer::Done { seq, .. } => first = first.or(Some(seq)),
+                // Another entry has the reason.
+                EntryAnswer::Refused {
+                    code: code @ RefusalCode::LinkedFailed,
+                    ..
+                } => linked_failed = Some(code),
+                EntryAnswer::Refused { code, paid_by, .. } => {
+                    return Err(not_opened(payouts, code, paid_by));
+                }
+            }
+        }
+        match (first, linked_failed) {
+            (Some(seq), None) => Ok(seq),
+            (_, code) => Err(refused(
+                "epoch_open",
+                code.unwrap_or(RefusalCode::EpochConflict),
+            )),
+        }
+    }
+
+    fn opening(&self, commitment: ContentId, payouts: &Reader) -> Step<Entry> {
         let manifest = &payouts.manifest;
         let Some(root) = manifest.payouts else {
             return Err(Pause::Fail(reason(
@@ -321,57 +367,34 @@ impl Emitter {
         } else {
             source
         };
-        let entry = Entry::EpochOpen {
+        Ok(Entry::EpochOpen {
             principal: self.principal.clone(),
             tenant: manifest.tenant.clone(),
             epoch: manifest.epoch_id.clone(),
             from: manifest.pool_account.clone(),
             asset: manifest.asset.clone(),
             amount_minor: Amount(payouts.total()),
-            commitment: manifest.commitment,
+            commitment,
             sum_root: root.root,
             recipients: ledger_payouts(manifest),
             source,
             adjusts: manifest.adjusts.clone(),
-        };
-        match self.commit_one(entry, shutdown)? {
-            EntryAnswer::Done { seq, .. } => Ok(seq),
-            EntryAnswer::Refused {
-                code: RefusalCode::EpochConflict,
-                ..
-            } => {
-                let detail = "the ledger has bound this epoch to another manifest; \
-                              only the run with those inputs can be settled";
-                Err(Pause::Fail(reason("epoch_conflict", detail)))
-            }
-            EntryAnswer::Refused {
-                code: RefusalCode::EpochVoid,
-                ..
-            } => Err(Pause::Fail(reason("epoch_void", WITHDRAWN))),
-            EntryAnswer::Refused {
-                code: RefusalCode::UsagePaid,
-                paid_by: Some(epoch),
-                ..
-            } => Err(Pause::Fail(reason("usage_paid", usage_paid(&epoch)))),
-            EntryAnswer::Refused {
-                code: RefusalCode::InsufficientFunds,
-                ..
-            } => {
-                let detail = format!(
-                    "{} holds less than the {} minor units this epoch pays; fund it",
-                    manifest.pool_account,
-                    payouts.total()
-                );
-                Err(Pause::Hold(reason("pool_short", detail)))
-            }
-            EntryAnswer::Refused { code, .. } => Err(refused("epoch_open", code)),
-        }
+        })
     }
 
-    fn pay(&self, intent: &Intent, payouts: &Reader, shutdown: &Shutdown) -> Step<()> {
+    /// Pays one asset; `before` payouts are made of others.
+    fn pay(
+        &self,
+        intent: &Intent,
+        payouts: &Reader,
+        before: u64,
+        shutdown: &Shutdown,
+    ) -> Step<()> {
         let manifest = &payouts.manifest;
-        let (tenant, epoch) = (&manifest.tenant, &manifest.epoch_id);
-        let doc = self.call(LEDGER, shutdown, |by| self.ledger.epoch(tenant, epoch, by))?;
+        let (tenant, epoch, asset) = (&manifest.tenant, &manifest.epoch_id, &manifest.asset);
+        let doc = self.call(LEDGER, shutdown, |by| {
+            self.ledger.epoch(tenant, epoch, asset, by)
+        })?;
         let doc = doc.ok_or_else(|| {
             Pause::Hold(reason(
                 "upstream_error",
@@ -390,7 +413,8 @@ impl Emitter {
         if ron_kernel::mutant("resume") {
             next = count.min(next + 1);
         }
-        intent.progress.begin_settle(next, self.clock.unix_ms());
+        let now = self.clock.unix_ms();
+        intent.progress.begin_settle(before + next, now);
         while next < count {
             if shutdown.is_set() {
                 return Err(Pause::Stop);
@@ -404,8 +428,8 @@ impl Emitter {
                 .into_iter()
                 .map(|payout| self.payout(manifest, payout))
                 .collect();
-            next = self.check_batch(next, &self.commit(&batch, shutdown)?)?;
-            intent.progress.settled_to(next);
+            next = self.check_batch(next, &self.commit(&batch, false, shutdown)?)?;
+            intent.progress.settled_to(before + next);
         }
         Ok(())
     }
@@ -444,17 +468,87 @@ impl Emitter {
         Ok(first + answers.len() as u64)
     }
 
-    fn close(&self, manifest: &RunManifest, shutdown: &Shutdown) -> Step<u64> {
-        let entry = Entry::EpochClose {
-            principal: self.principal.clone(),
-            tenant: manifest.tenant.clone(),
-            epoch: manifest.epoch_id.clone(),
-            commitment: manifest.commitment,
-        };
-        match self.commit_one(entry, shutdown)? {
-            EntryAnswer::Done { seq, .. } => Ok(seq),
-            EntryAnswer::Refused { code, .. } => Err(refused("epoch_close", code)),
+    /// Closes every asset; returns the sequence of the last.
+    fn close(&self, assets: &Assets, shutdown: &Shutdown) -> Step<u64> {
+        let mut last = 0;
+        for (_, payouts) in assets.each() {
+            let manifest = &payouts.manifest;
+            let entry = Entry::EpochClose {
+                principal: self.principal.clone(),
+                tenant: manifest.tenant.clone(),
+                epoch: manifest.epoch_id.clone(),
+                commitment: assets.commitment(),
+                asset: assets.are_several().then(|| manifest.asset.clone()),
+            };
+            last = match self.commit_one(entry, shutdown)? {
+                EntryAnswer::Done { seq, .. } => seq,
+                EntryAnswer::Refused { code, .. } => return Err(refused("epoch_close", code)),
+            };
         }
+        Ok(last)
+    }
+}
+
+/// The assets of a run with their directories and payouts, in the order of the policy.
+struct Assets {
+    own: (Dir, Reader),
+    further: Vec<(Dir, Reader)>,
+}
+
+impl Assets {
+    fn open(run: &Dir, manifest: RunManifest) -> Result<Self, verify::VerifyError> {
+        let mut further = Vec::with_capacity(manifest.also.len());
+        for manifest in assets::read_further(run, &manifest)? {
+            let dir = assets::further(run, &manifest.asset);
+            let payouts = Reader::with(&dir, manifest)?;
+            further.push((dir, payouts));
+        }
+        let own = (run.clone(), Reader::with(run, manifest)?);
+        Ok(Self { own, further })
+    }
+
+    fn each(&self) -> impl Iterator<Item = (&Dir, &Reader)> {
+        let all = std::iter::once(&self.own).chain(&self.further);
+        all.map(|(dir, payouts)| (dir, payouts))
+    }
+
+    /// The commitment that the ledger knows the epoch by: that of the manifest that names the others.
+    const fn commitment(&self) -> ContentId {
+        self.own.1.manifest.commitment
+    }
+
+    const fn are_several(&self) -> bool {
+        !self.further.is_empty()
+    }
+
+    /// Payouts that the ledger makes, of all assets.
+    fn payouts(&self) -> u64 {
+        let each = self.each();
+        each.map(|(_, payouts)| ledger_payouts(&payouts.manifest)).sum()
+    }
+}
+
+/// Why the ledger did not open an asset of an epoch.
+fn not_opened(payouts: &Reader, code: RefusalCode, paid_by: Option<EpochId>) -> Pause {
+    match (code, paid_by) {
+        (RefusalCode::EpochConflict, _) => {
+            let detail = "the ledger has bound this epoch to another manifest; \
+                          only the run with those inputs can be settled";
+            Pause::Fail(reason("epoch_conflict", detail))
+        }
+        (RefusalCode::EpochVoid, _) => Pause::Fail(reason("epoch_void", WITHDRAWN)),
+        (RefusalCode::UsagePaid, Some(epoch)) => {
+            Pause::Fail(reason("usage_paid", usage_paid(&epoch)))
+        }
+        (RefusalCode::InsufficientFunds, _) => {
+            let (manifest, total) = (&payouts.manifest, payouts.total());
+            let detail = format!(
+                "{} holds less than the {total} minor units of {} that this epoch pays; fund it",
+                manifest.pool_account, manifest.asset
+            );
+            Pause::Hold(reason("pool_short", detail))
+        }
+        (code, _) => refused("epoch_open", code),
     }
 }
 

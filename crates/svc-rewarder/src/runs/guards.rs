@@ -9,9 +9,9 @@ use std::collections::BinaryHeap;
 
 use ron_files::Dir;
 use ron_proto::rewarder::{
-    Correction, GuardRails, NO_RECIPIENTS, Payout, ReleaseRule, RunManifest, RunReason,
+    Correction, GuardRails, NO_RECIPIENTS, Payout, RewardPolicy, RunManifest, RunReason,
 };
-use ron_proto::values::Account;
+use ron_proto::values::{Account, Asset};
 use ruint::aliases::U256;
 
 use super::registry::Registry;
@@ -20,8 +20,8 @@ use crate::calculus::Stop;
 use crate::inputs::snapshot::Sealed;
 use crate::manifest::correction::Rows;
 use crate::manifest::reader::{Pages, Reader};
-use crate::manifest::verify::{VerifyError, wrong};
-use crate::manifest::{Computed, dir};
+use crate::manifest::verify::{VerifyError, read_manifest, wrong};
+use crate::manifest::{Computed, assets, dir};
 
 /// The largest recipients whose share is bounded.
 const LARGEST: usize = 10;
@@ -76,16 +76,72 @@ impl Largest {
     }
 }
 
-/// The rails that the computed epoch, whose artifacts are in `target`, is beyond. An error says that its
-/// own payouts cannot be read.
+/// The rails that the computed epoch, whose artifacts are in `target`, is beyond in any of its assets. An
+/// error says that its own payouts cannot be read.
 pub(super) fn breaches(
     root: &Dir,
     registry: &Registry,
     run: &Run,
     (target, computed): (&Dir, &Computed),
-    release: &ReleaseRule,
+    policy: &RewardPolicy,
 ) -> Result<Vec<RunReason>, VerifyError> {
-    let (guards, manifest) = (&release.guards, &computed.manifest);
+    let each = || std::iter::once(computed).chain(&computed.also);
+    let pays = each().any(|it| it.manifest.totals.recipients > 0);
+    let mut all = Vec::new();
+    for (one, policy) in each().zip(policy.of_each_asset()) {
+        let asset = &one.manifest.asset;
+        let dir = assets::of_asset(target, &computed.manifest, asset);
+        let dir = dir.as_ref().unwrap_or(target);
+        let earlier = Earlier {
+            root,
+            registry,
+            run,
+            asset,
+        };
+        let mut found = breaches_of(&earlier, (dir, one), &policy.release.guards)?;
+        // An epoch pays nobody if none of its assets does.
+        found.retain(|breach| (breach.code == NO_RECIPIENTS) != pays);
+        if !computed.also.is_empty() {
+            for breach in &mut found {
+                breach.detail = format!("{asset}: {}", breach.detail);
+            }
+        }
+        all.extend(found);
+    }
+    Ok(all)
+}
+
+/// The epoch before, in one asset.
+struct Earlier<'a> {
+    root: &'a Dir,
+    registry: &'a Registry,
+    run: &'a Run,
+    asset: &'a Asset,
+}
+
+impl Earlier<'_> {
+    /// The payouts of the epoch that the policy settled last; `None` where that paid none of the asset.
+    fn open(&self) -> Option<Result<Reader, VerifyError>> {
+        let run = self.run;
+        let earlier = self.registry.last_settled(&run.tenant, &run.policy_id);
+        let earlier = earlier.filter(|earlier| earlier.epoch != run.epoch)?;
+        let dir = earlier.dir(self.root);
+        match read_manifest(&dir) {
+            Ok(manifest) => {
+                let dir = assets::of_asset(&dir, &manifest, self.asset)?;
+                Some(Reader::open(&dir))
+            }
+            Err(error) => Some(Err(error)),
+        }
+    }
+}
+
+fn breaches_of(
+    earlier: &Earlier<'_>,
+    (target, computed): (&Dir, &Computed),
+    guards: &GuardRails,
+) -> Result<Vec<RunReason>, VerifyError> {
+    let manifest = &computed.manifest;
     let totals = manifest.totals;
     if *guards == GuardRails::default() || totals.recipients == 0 {
         let facts = Facts {
@@ -96,7 +152,11 @@ pub(super) fn breaches(
             largest_sum: 0,
             before: Before::None,
         };
-        return Ok(judge(&GuardRails::default(), &facts));
+        let least = GuardRails {
+            recipients_min: guards.recipients_min,
+            ..GuardRails::default()
+        };
+        return Ok(judge(&least, &facts));
     }
     if let (Some(correction), Some(accounts)) = (&manifest.correction, &computed.accounts) {
         let facts = corrected(manifest, correction, accounts);
@@ -105,10 +165,7 @@ pub(super) fn breaches(
     }
     let payouts = Reader::open(target)?;
     let compares = guards.change_max_percent.is_some() || guards.new_recipients_max.is_some();
-    let earlier = registry
-        .last_settled(&run.tenant, &run.policy_id)
-        .filter(|earlier| compares && earlier.epoch != run.epoch);
-    let table = earlier.map(|earlier| Reader::open(&earlier.dir(root)));
+    let table = if compares { earlier.open() } else { None };
     let (mut earlier, mut known) = match table {
         None => (None, Before::None),
         Some(Err(_)) => (None, Before::Unknown),

@@ -27,7 +27,7 @@ use ron_files::Dir;
 use ron_http::{Responder, Trace};
 use ron_kernel::Deadline;
 use ron_proto::rewarder::{
-    PolicyId, RunReason, RunRelease, RunState, RunTotals, SettlementSeqs, Withdrawal,
+    AssetTotals, PolicyId, RunReason, RunRelease, RunState, RunTotals, SettlementSeqs, Withdrawal,
 };
 use ron_proto::values::{ContentId, EpochId, Tenant, Timestamp};
 
@@ -87,9 +87,11 @@ pub struct Run {
     pub commitment: Option<ContentId>,
     /// The manifest's totals, once computed.
     pub totals: Option<RunTotals>,
+    /// The totals of every asset, once computed, for an epoch that pays several.
+    pub assets: Vec<AssetTotals>,
     /// Accounts of the snapshot, once computed.
     pub accounts: u64,
-    /// Rows of the payout table, once computed.
+    /// Rows of the payout tables, once computed.
     pub intents: u64,
     /// Positions in the ledger, once settlement has begun or the manifest is withdrawn.
     pub seqs: SettlementSeqs,
@@ -282,9 +284,11 @@ pub enum RunEvent {
     Sealed {
         commitment: ContentId,
         totals: RunTotals,
+        /// The totals of every asset, for an epoch that pays several.
+        assets: Vec<AssetTotals>,
         /// Accounts of the snapshot.
         accounts: u64,
-        /// Rows of the payout table.
+        /// Rows of the payout tables.
         intents: u64,
         /// Number of approvals that the policy asks for.
         approvals: u32,

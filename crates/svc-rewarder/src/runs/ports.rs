@@ -8,7 +8,7 @@ use ron_kernel::Deadline;
 use ron_proto::kms::{Digest, DigestAlg, SignRequest};
 use ron_proto::ledger::{AccountDoc, CommitAnswer, CommitRequest, Entry, EpochDoc};
 use ron_proto::rewarder::ManifestSig;
-use ron_proto::values::{Account, ContentId, EpochId, Kid, OpId, Tenant};
+use ron_proto::values::{Account, Asset, ContentId, EpochId, Kid, OpId, Tenant};
 
 /// Why a call failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -24,15 +24,22 @@ pub enum PortError {
 pub trait Ledger: Send + Sync {
     /// An account's balances.
     fn account(&self, account: &Account, by: Deadline) -> Result<AccountDoc, PortError>;
-    /// An epoch's settlement, if it was ever opened.
+    /// The settlement of an asset of an epoch, if it was ever opened.
     fn epoch(
         &self,
         tenant: &Tenant,
         epoch: &EpochId,
+        asset: &Asset,
         by: Deadline,
     ) -> Result<Option<EpochDoc>, PortError>;
-    /// Commits settlement entries. Idempotent, so any caller may repeat it.
-    fn commit(&self, entries: &[Entry], by: Deadline) -> Result<CommitAnswer, PortError>;
+    /// Commits settlement entries. Idempotent, so any caller may repeat it. Linked ones are all done or
+    /// none.
+    fn commit(
+        &self,
+        entries: &[Entry],
+        linked: bool,
+        by: Deadline,
+    ) -> Result<CommitAnswer, PortError>;
 }
 
 pub trait Signer: Send + Sync {
@@ -63,21 +70,27 @@ impl Ledger for LedgerClient {
         &self,
         tenant: &Tenant,
         epoch: &EpochId,
+        asset: &Asset,
         by: Deadline,
     ) -> Result<Option<EpochDoc>, PortError> {
-        match LedgerClient::epoch(self, tenant, epoch, by) {
+        match LedgerClient::epoch(self, tenant, epoch, asset, by) {
             Ok(epoch) => Ok(Some(epoch)),
             Err(error) if error.status() == Some(404) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
 
-    fn commit(&self, entries: &[Entry], by: Deadline) -> Result<CommitAnswer, PortError> {
+    fn commit(
+        &self,
+        entries: &[Entry],
+        linked: bool,
+        by: Deadline,
+    ) -> Result<CommitAnswer, PortError> {
         Ok(LedgerClient::commit(
             self,
             &CommitRequest {
                 entries: entries.iter().collect::<Vec<&Entry>>(),
-                linked: false,
+                linked,
                 batch: false,
             },
             by,

@@ -52,6 +52,7 @@ impl Entry {
             run_key: run.run_key,
             commitment: run.commitment,
             totals: run.totals,
+            assets: run.assets.clone(),
             progress: self.progress.view(now_ms),
             settlement: run.seqs,
             withdrawal: run.withdrawal.clone(),

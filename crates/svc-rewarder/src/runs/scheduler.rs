@@ -489,12 +489,14 @@ impl Scheduler {
             RunEvent::Sealed {
                 commitment,
                 totals,
+                assets,
                 accounts,
                 intents,
                 approvals,
                 breaches,
             } => {
                 (run.commitment, run.totals) = (Some(*commitment), Some(*totals));
+                run.assets.clone_from(assets);
                 (run.accounts, run.intents) = (*accounts, *intents);
                 run.seal(*approvals, breaches);
             }

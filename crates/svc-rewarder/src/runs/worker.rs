@@ -8,6 +8,7 @@ use ron_files::Dir;
 use ron_http::TraceScope;
 use ron_kernel::{Deadline, Receiver, Recv, SendError, Sender, SharedClock, Shutdown, ThreadCtx};
 use ron_proto::rewarder::RunReason;
+use ron_proto::values::Asset;
 
 use super::progress::Counting;
 use super::{Job, Run, RunEvent, Update, reason};
@@ -21,7 +22,8 @@ use crate::intake::Scratch;
 use crate::intake::fetch::{FetchError, Origin};
 use crate::library::{Library, LibraryError};
 use crate::manifest::correction::Earlier;
-use crate::manifest::{self, Adjusts, Computed, RunError, dir};
+use crate::manifest::assets::{self, AssetJob};
+use crate::manifest::{Adjusts, Computed, RunError, dir};
 use crate::metrics::Metrics;
 
 /// Maximum sleep of an idle loop.
@@ -113,26 +115,13 @@ impl Worker {
             progress: &job.progress,
             cancelled: || job.deadline.expired() || shutdown.is_set(),
         };
-        let earlier = self.earlier(run)?;
+        let earlier = self.earlier(run, &policy)?;
         let timer = self.metrics.compute_seconds.start_timer();
-        let target = |name, rows| {
-            self.target(run, name, rows).map_err(|error| {
-                reason("io", format!("the payout table cannot be written: {error}"))
-            })
-        };
-        let payouts = target("payouts", snapshot.accounts())?;
-        let adjusts = match &earlier {
-            Some(earlier) => {
-                // It has a row for every account of the two.
-                let rows = snapshot.accounts() + earlier.accounts();
-                Some(Adjusts::of(earlier, target("correction", rows)?))
-            }
-            None => None,
-        };
+        let jobs = self.jobs(run, &policy, &snapshot, &earlier)?;
         // `install` makes the rayon iterators inside run on this pool and not on the global one.
         let computed = self.pool.install(|| {
             let (tenant, epoch) = (&run.tenant, &run.epoch);
-            manifest::compute_to(payouts, tenant, epoch, adjusts, &snapshot, &policy, &watch)
+            assets::compute_each(tenant, epoch, jobs, &snapshot, &watch)
         });
         match computed {
             Ok(computed) => {
@@ -172,19 +161,52 @@ impl Worker {
         self.pool.install(stored).map_err(|error| refused(&error))
     }
 
-    /// What the epoch that the run corrects has paid; `None` for a run that corrects none.
-    fn earlier(&self, run: &Run) -> Result<Option<Earlier>, RunReason> {
+    /// The assets to compute, and where what comes of them is written.
+    fn jobs<'e>(
+        &self,
+        run: &Run,
+        policy: &VerifiedPolicy,
+        snapshot: &Sealed,
+        earlier: &'e [Earlier],
+    ) -> Result<Vec<AssetJob<'e>>, RunReason> {
+        let target = |name: &str, asset: &Asset, rows| {
+            let target = self.target(run, &format!("{name}.{asset}"), rows);
+            target.map_err(|error| {
+                reason("io", format!("the payout table cannot be written: {error}"))
+            })
+        };
+        let job = |(at, policy): (usize, VerifiedPolicy)| {
+            let asset = &policy.policy.asset;
+            let adjusts = match earlier.get(at) {
+                Some(earlier) => {
+                    // It has a row for every account of the two.
+                    let rows = snapshot.accounts() + earlier.accounts();
+                    Some(Adjusts::of(earlier, target("correction", asset, rows)?))
+                }
+                None => None,
+            };
+            Ok(AssetJob {
+                target: target("payouts", asset, snapshot.accounts())?,
+                adjusts,
+                policy,
+            })
+        };
+        policy.of_each_asset().into_iter().enumerate().map(job).collect()
+    }
+
+    /// What the epoch that the run corrects has paid of each asset; empty for a run that corrects none.
+    fn earlier(&self, run: &Run, policy: &VerifiedPolicy) -> Result<Vec<Earlier>, RunReason> {
         let Some(epoch) = &run.adjusts else {
-            return Ok(None);
+            return Ok(Vec::new());
         };
         let dir = dir::of(&self.artifacts, &run.tenant, epoch, None);
-        let earlier = self.pool.install(|| Earlier::open(&dir)).map_err(|error| {
+        let open = || assets::earlier_of_each(&dir, policy);
+        self.pool.install(open).map_err(|error| {
             reason(
                 "input_missing",
                 format!("what epoch {epoch} has paid is not known: {error}. If its artifacts are past their retention, put its run directory back from a bundle"),
             )
-        })?;
-        Ok(Some(earlier))
+        })
     }
 
     /// Files of few rows stay in memory until they are written with the other artifacts; larger ones go

@@ -5,8 +5,8 @@ import { VerificationError } from "../errors.js";
 import { type Json, Members, bigEndian, canonical, canonicalObject, concat, fromB64url, jsonObject, utf8 } from "./encoding.js";
 import { ed25519 } from "./note.js";
 
-/** Manifests of epochs that the ledger pays, of those with a claim tree, and of corrections. */
-const [LEDGER, CLAIMS, CORRECTION] = [1, 2, 3];
+/** Manifests of epochs that the ledger pays, of those with a claim tree, of corrections, and of several assets. */
+const [LEDGER, CLAIMS, CORRECTION, ASSETS] = [1, 2, 3, 4];
 const AMOUNT_END = 2n ** 128n;
 
 export interface PayoutsRoot {
@@ -41,6 +41,13 @@ export interface Correction {
   readonly overpaidAccounts: number;
 }
 
+/** A further asset of an epoch, which has a manifest of its own. */
+export interface AlsoPaid {
+  readonly asset: string;
+  /** Commitment of that manifest. */
+  readonly commitment: string;
+}
+
 /** A signed manifest: what an epoch pays. */
 export interface Manifest {
   readonly tenant: string;
@@ -60,6 +67,8 @@ export interface Manifest {
   readonly claims: Claims | undefined;
   /** Absent for an epoch that corrects no other. A correction pays what is due above what was paid before. */
   readonly correction: Correction | undefined;
+  /** The further assets of the epoch; the other members are of this manifest's own asset. */
+  readonly also: readonly AlsoPaid[];
   readonly commitment: string;
 }
 
@@ -195,7 +204,7 @@ function commitmentOf(value: { readonly [name: string]: Json }): Uint8Array {
 
 function read(members: Members): Manifest {
   const version = members.whole("version");
-  if (version !== LEDGER && version !== CLAIMS && version !== CORRECTION) {
+  if (version !== LEDGER && version !== CLAIMS && version !== CORRECTION && version !== ASSETS) {
     throw new VerificationError("the manifest has a format that this version of the package does not know");
   }
   const [totals, payouts, inputs] = [members.object("totals"), members.optionalObject("payouts"), members.object("inputs")];
@@ -216,7 +225,8 @@ function read(members: Members): Manifest {
     recipients: totals.whole("recipients"),
     payouts: payouts === undefined ? undefined : payoutsRoot(payouts),
     claims: optionalClaims(members, version),
-    correction: version === CORRECTION ? correctionOf(members.object("correction")) : undefined,
+    correction: optionalCorrection(members, version),
+    also: version === ASSETS ? alsoPaid(members) : [],
     commitment: members.text("commitment"),
   };
   totals.end();
@@ -251,6 +261,23 @@ function optionalClaims(members: Members, version: number): Claims | undefined {
   if (version === CLAIMS) return claims(members.object("claims"));
   const found = members.optionalObject("claims");
   return found === undefined ? undefined : claims(found);
+}
+
+function optionalCorrection(members: Members, version: number): Correction | undefined {
+  if (version === CORRECTION) return correctionOf(members.object("correction"));
+  const found = version === ASSETS ? members.optionalObject("correction") : undefined;
+  return found === undefined ? undefined : correctionOf(found);
+}
+
+function alsoPaid(members: Members): readonly AlsoPaid[] {
+  const found = members.list("also").map((value) => {
+    const paid = new Members(value, "a further asset of the manifest");
+    const also = { asset: paid.text("asset"), commitment: paid.text("commitment") };
+    paid.end();
+    return also;
+  });
+  if (found.length === 0) throw new VerificationError("the manifest of several assets names one alone");
+  return found;
 }
 
 function correctionOf(members: Members): Correction {

@@ -419,7 +419,7 @@ impl Caller {
         let n = self.draws.below(EPOCHS);
         let (tenant, epoch) = (tenant(), epoch(n));
         let principal: ron_proto::ledger::PrincipalName = "settler".parse().expect("a name");
-        let doc = self.ledger.epoch(&tenant, &epoch);
+        let doc = self.ledger.epoch(&tenant, &epoch, None);
         let total = 30 + n;
         let next = doc.as_ref().map_or(0, |doc| doc.next_index);
         let entry = if self.draws.below(24) == 0 {
@@ -463,6 +463,7 @@ impl Caller {
                 tenant,
                 epoch,
                 commitment: ContentId([n as u8; 32]),
+                asset: None,
             }
         };
         self.send(vec![entry], Atomicity::Independent);

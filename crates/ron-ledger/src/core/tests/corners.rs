@@ -396,7 +396,7 @@ fn an_epoch_that_pays_more_or_more_often_than_it_holds_is_not_made() {
     for (paid, next_index, good) in [(11, 0, false), (0, 3, false), (10, 2, true)] {
         let mut step = Step::new(&book.state, Timestamp(2));
         let row = step.overlay.epoch_mut(&key);
-        (row.paid, row.next_index) = (paid, next_index);
+        (row.assets[0].paid, row.assets[0].next_index) = (paid, next_index);
         assert_eq!(step.finish().is_ok(), good);
     }
 }

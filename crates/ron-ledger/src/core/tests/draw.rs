@@ -312,6 +312,7 @@ impl<'a> Maker<'a> {
                 tenant,
                 epoch,
                 commitment,
+                asset: Some(asset).filter(|_| d.nonce == 0),
             },
             17 => Entry::EpochVoid {
                 principal,

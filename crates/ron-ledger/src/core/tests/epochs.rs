@@ -216,3 +216,145 @@ fn a_payout_made_again_is_the_same_only_with_the_same_words() {
     assert!(!payout("c", "4", "r").repeats(&first));
     assert!(!payout("b", "5", "r").repeats(&first));
 }
+
+/// Opens one asset of an epoch, with so many minor units for two recipients.
+fn open_asset(epoch: &str, commitment: u8, asset: &str, minor: u128) -> Op {
+    let content = |byte: u8| ContentId([byte; 32]);
+    let entry = serde_json::json!({"kind": "epoch_open", "principal": "r", "tenant": "t", "epoch": epoch,
+        "from": "pool:t/a", "asset": asset, "amount_minor": minor.to_string(), "commitment": content(commitment),
+        "sum_root": content(minor as u8), "recipients": 2, "source": ContentId::of(epoch.as_bytes())});
+    Op::new(serde_json::from_value::<Entry>(entry).unwrap(), &salts()).unwrap()
+}
+
+fn pay(epoch: &str, asset: &str, index: u64, minor: u128) -> Op {
+    let entry = serde_json::json!({"kind": "payout", "principal": "r", "tenant": "t", "epoch": epoch, "index": index,
+        "to": format!("acct:{index}"), "asset": asset, "amount_minor": minor.to_string()});
+    Op::new(serde_json::from_value::<Entry>(entry).unwrap(), &salts()).unwrap()
+}
+
+fn close(epoch: &str, asset: Option<&str>) -> Op {
+    let mut entry = serde_json::json!({"kind": "epoch_close", "principal": "r", "tenant": "t", "epoch": epoch,
+        "commitment": ContentId([7; 32])});
+    if let Some(asset) = asset {
+        entry["asset"] = asset.into();
+    }
+    Op::new(serde_json::from_value::<Entry>(entry).unwrap(), &salts()).unwrap()
+}
+
+fn issue_of(key: &str, asset: &str) -> Op {
+    let entry = serde_json::json!({"kind": "issue", "tenant": "t", "principal": "p", "key": key, "to": "pool:t/a",
+        "asset": asset, "amount_minor": "100"});
+    Op::new(serde_json::from_value::<Entry>(entry).unwrap(), &salts()).unwrap()
+}
+
+fn rich() -> Book {
+    let mut book = Book::default();
+    let ops = vec![issue_of("k1", "ron"), issue_of("k2", "usd")];
+    book.commit(1, &[(ops, Atomicity::Independent)]);
+    book
+}
+
+fn commit(book: &mut Book, ops: Vec<Op>, how: Atomicity) -> Vec<Outcome> {
+    // From the image each time: what is opened and paid is known after a restart.
+    book.state = State::from_image(&image(&book.state)).unwrap();
+    book.commit(2, &[(ops, how)]).remove(0)
+}
+
+fn known(seqs: &[u64]) -> Vec<Outcome> {
+    seqs.iter().map(|seq| Outcome::Known { seq: *seq }).collect()
+}
+
+#[test]
+fn an_epoch_opens_all_of_its_assets_or_none() {
+    let mut book = rich();
+    let opens = |usd: u128| {
+        vec![
+            open_asset("e1", 7, "ron", 10),
+            open_asset("e1", 7, "usd", usd),
+        ]
+    };
+    let refused = |at: usize, why: Refusal| {
+        let mut all = vec![Outcome::Rejected(Refusal::LinkedFailed); 2];
+        all[at] = Outcome::Rejected(why);
+        all
+    };
+    // A pool that is short of one asset pays none, and writes no leaf.
+    let before = book.state.seq();
+    let said = commit(&mut book, opens(101), Atomicity::Linked);
+    assert_eq!(said, refused(1, Refusal::InsufficientFunds));
+    assert_eq!(book.state.seq(), before);
+    let said = commit(&mut book, opens(20), Atomicity::Linked);
+    assert!(said.iter().all(|it| matches!(it, Outcome::Fresh { .. })));
+    for _ in 0..2 {
+        let again = commit(&mut book, opens(20), Atomicity::Linked);
+        assert_eq!(again, known(&[3, 4]));
+    }
+    // Another total, another set of assets, or an asset that comes later is a conflict.
+    let said = commit(&mut book, opens(21), Atomicity::Linked);
+    assert_eq!(said, refused(1, Refusal::EpochConflict));
+    let first = open_asset("e1", 7, "ron", 10);
+    let more = open_asset("e1", 7, "eur", 5);
+    for later in [more.clone(), issue_of("k3", "eur"), more] {
+        let moves = later.key().is_some();
+        let said = commit(&mut book, vec![later], Atomicity::Independent);
+        assert_eq!(
+            matches!(said[0], Outcome::Fresh { .. }),
+            moves,
+            "{said:?}"
+        );
+    }
+    let third = vec![first.clone(), open_asset("e1", 7, "eur", 5)];
+    let said = commit(&mut book, third, Atomicity::Linked);
+    assert_eq!(said, refused(1, Refusal::EpochConflict));
+    // The entry of one asset alone repeats what is there.
+    let alone = commit(&mut book, vec![first], Atomicity::Independent);
+    assert_eq!(alone, known(&[3]));
+    replays(&book);
+}
+
+#[test]
+fn the_assets_of_an_epoch_are_paid_and_closed_apart() {
+    let mut book = rich();
+    let opens = ["ron", "usd"].map(|asset| open_asset("e1", 7, asset, 10));
+    commit(&mut book, opens.to_vec(), Atomicity::Linked);
+    let one = |book: &mut Book, op: Op| commit(book, vec![op], Atomicity::Independent).remove(0);
+    let no = Outcome::Rejected;
+    // Indices of one asset are not those of the other; neither are escrow, total and end.
+    assert_eq!(
+        one(&mut book, pay("e1", "usd", 1, 4)),
+        no(Refusal::IndexGap { expected: 0 })
+    );
+    for (asset, first) in [("usd", 4), ("ron", 7)] {
+        let made = one(&mut book, pay("e1", asset, 0, first));
+        assert!(matches!(made, Outcome::Fresh { .. }), "{made:?}");
+        assert_eq!(
+            one(&mut book, close("e1", Some(asset))),
+            no(Refusal::EpochIncomplete)
+        );
+        let made = one(&mut book, pay("e1", asset, 1, 10 - first));
+        assert!(matches!(made, Outcome::Fresh { .. }), "{made:?}");
+    }
+    assert_eq!(
+        one(&mut book, pay("e1", "eur", 0, 1)),
+        no(Refusal::EpochConflict)
+    );
+    for asset in [None, Some("eur")] {
+        let said = one(&mut book, close("e1", asset));
+        assert_eq!(said, no(Refusal::EpochConflict), "{asset:?}");
+    }
+    for asset in ["ron", "usd"] {
+        let closed = one(&mut book, close("e1", Some(asset)));
+        let Outcome::Fresh { seq, .. } = closed else {
+            panic!("{closed:?}");
+        };
+        let again = one(&mut book, close("e1", Some(asset)));
+        assert_eq!(again, Outcome::Known { seq });
+    }
+    for asset in ["ron", "usd"] {
+        let row = book.state.account(&"acct:0".parse().unwrap()).unwrap();
+        let ix = book.state.asset_ix(&asset.parse().unwrap()).unwrap();
+        let paid = if asset == "usd" { 4 } else { 7 };
+        assert_eq!(row.balance(ix).credits, paid);
+    }
+    replays(&book);
+}

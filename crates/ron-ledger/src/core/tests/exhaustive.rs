@@ -265,6 +265,7 @@ fn entry(verb: Verb, key: &str, model: &Model) -> Entry {
             tenant,
             epoch,
             commitment,
+            asset: None,
         },
         Verb::Void => Entry::EpochVoid {
             principal,

@@ -510,15 +510,13 @@ impl Model {
         let (index, n) = (e["index"].as_u64().unwrap(), amount(e));
         let found = self.epochs.get_mut(&text(e, "epoch"));
         let (bound, next, paid, closed) = found.ok_or(No::EpochUnknown)?;
+        ensure(e["asset"] == bound["asset"], No::EpochConflict)?;
         if index < *next {
             return Ok(());
         }
         ensure(!*closed, No::EpochClosed)?;
         let all = bound["recipients"].as_u64().unwrap();
-        ensure(
-            index < all && e["asset"] == bound["asset"],
-            No::EpochConflict,
-        )?;
+        ensure(index < all, No::EpochConflict)?;
         ensure(index == *next, No::IndexGap)?;
         let rest = (amount(bound) - *paid).checked_sub(n);
         let rest = rest.ok_or(No::EpochConflict)?;
@@ -539,6 +537,8 @@ impl Model {
         let found = self.epochs.get_mut(&text(e, "epoch"));
         let (bound, next, _, closed) = found.ok_or(No::EpochUnknown)?;
         ensure(bound["commitment"] == e["commitment"], No::EpochConflict)?;
+        let named = e["asset"].is_null() || bound["asset"] == e["asset"];
+        ensure(named, No::EpochConflict)?;
         ensure(bound["recipients"] == *next, No::EpochIncomplete)?;
         *closed = true;
         Ok(())

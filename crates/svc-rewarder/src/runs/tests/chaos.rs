@@ -147,7 +147,8 @@ impl Chaos {
     }
 
     fn check_epoch(&self, life: &Life, epoch: &str) {
-        let id = (super::tenant(), epoch.parse().expect("an epoch"));
+        let asset = "ron".parse().expect("an asset");
+        let id = (super::tenant(), epoch.parse().expect("an epoch"), asset);
         let books = self.ledger.books.lock();
         let doc = books.epochs.get(&id).expect("opened in the end");
         assert_eq!(

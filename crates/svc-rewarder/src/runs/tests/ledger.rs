@@ -1,6 +1,7 @@
 //! An in-memory ledger that keeps the settlement rules of the real one and can lose calls.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,7 +10,7 @@ use ron_proto::ledger::{
     AccountDoc, BalanceDoc, CommitAnswer, Entry, EntryAnswer, EpochDoc, EpochState, LeafHash,
     PrivateFacts, Receipt, RefusalCode, TxId, escrow_account,
 };
-use ron_proto::values::{Account, Amount, ContentId, EpochId, Tenant, Timestamp};
+use ron_proto::values::{Account, Amount, Asset, ContentId, EpochId, Tenant, Timestamp};
 
 use crate::runs::ports::{Ledger, PortError};
 
@@ -19,10 +20,12 @@ pub(super) static SIM_LOCK: LockSpec = LockSpec {
     guards: "the simulated ledger",
 };
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Books {
+    /// By account; of other assets than `ron` by account and asset.
     pub(super) balances: BTreeMap<String, u128>,
-    pub(super) epochs: BTreeMap<(Tenant, EpochId), EpochDoc>,
+    pub(super) epochs: BTreeMap<(Tenant, EpochId, Asset), EpochDoc>,
+    /// By epoch, and by epoch and asset, as the balances.
     pub(super) paid: BTreeMap<(String, u64), u128>,
     pub(super) voids: BTreeMap<(Tenant, EpochId, ContentId), u64>,
     pub(super) seq: u64,
@@ -81,6 +84,15 @@ impl SimLedger {
             .get(account)
             .copied()
             .unwrap_or(0)
+    }
+}
+
+/// The name under which the books have something in an asset.
+pub(super) fn named(name: impl Display, asset: &Asset) -> String {
+    if asset.as_str() == "ron" {
+        name.to_string()
+    } else {
+        format!("{name} {asset}")
     }
 }
 
@@ -149,7 +161,8 @@ pub(super) fn open(books: &mut Books, entry: &Entry) -> EntryAnswer {
     else {
         unreachable!("called for epoch_open only");
     };
-    if let Some(doc) = books.epochs.get(&(tenant.clone(), epoch.clone())) {
+    let key = (tenant.clone(), epoch.clone(), asset.clone());
+    if let Some(doc) = books.epochs.get(&key) {
         let same = doc.commitment == *commitment && doc.sum_root == *sum_root;
         return if same {
             done(books, entry, true)
@@ -161,10 +174,13 @@ pub(super) fn open(books: &mut Books, entry: &Entry) -> EntryAnswer {
     if books.voids.contains_key(&manifest) {
         return refused(RefusalCode::EpochVoid, None);
     }
+    let of_others = |doc: &&EpochDoc| doc.epoch != *epoch || doc.commitment != *commitment;
     let paid = books.epochs.values().filter(|doc| doc.source == *source);
+    let paid = paid.filter(of_others);
     let last = paid.max_by_key(|doc| doc.opened_seq);
     let other = last.filter(|doc| adjusts.as_ref() != Some(&doc.epoch));
-    let corrects_it = |doc: &&EpochDoc| adjusts.is_some() && doc.adjusts == *adjusts;
+    let corrects_it =
+        |doc: &&EpochDoc| adjusts.is_some() && doc.adjusts == *adjusts && of_others(doc);
     if let Some(doc) = other.or_else(|| books.epochs.values().find(corrects_it)) {
         return EntryAnswer::Refused {
             code: RefusalCode::UsagePaid,
@@ -174,7 +190,7 @@ pub(super) fn open(books: &mut Books, entry: &Entry) -> EntryAnswer {
             replayed: false,
         };
     }
-    let pool = books.balances.entry(from.to_string()).or_default();
+    let pool = books.balances.entry(named(from, asset)).or_default();
     let Some(rest) = pool.checked_sub(amount_minor.0) else {
         return refused(RefusalCode::InsufficientFunds, None);
     };
@@ -186,6 +202,7 @@ pub(super) fn open(books: &mut Books, entry: &Entry) -> EntryAnswer {
         commitment: *commitment,
         sum_root: *sum_root,
         asset: asset.clone(),
+        other_assets: Vec::new(),
         from: from.clone(),
         escrow: escrow_account(tenant, epoch),
         recipients: *recipients,
@@ -197,7 +214,7 @@ pub(super) fn open(books: &mut Books, entry: &Entry) -> EntryAnswer {
         opened_seq: books.seq + 1,
         closed_seq: None,
     };
-    books.epochs.insert((tenant.clone(), epoch.clone()), doc);
+    books.epochs.insert(key, doc);
     done(books, entry, false)
 }
 
@@ -207,13 +224,15 @@ pub(super) fn pay(books: &mut Books, entry: &Entry) -> EntryAnswer {
         epoch,
         index,
         to,
+        asset,
         amount_minor,
         ..
     } = entry
     else {
         unreachable!("called for payout only");
     };
-    let Some(doc) = books.epochs.get_mut(&(tenant.clone(), epoch.clone())) else {
+    let key = (tenant.clone(), epoch.clone(), asset.clone());
+    let Some(doc) = books.epochs.get_mut(&key) else {
         return refused(RefusalCode::EpochUnknown, None);
     };
     if *index < doc.next_index {
@@ -228,21 +247,33 @@ pub(super) fn pay(books: &mut Books, entry: &Entry) -> EntryAnswer {
         doc.paid_minor <= doc.amount_minor,
         "paid more than the escrow holds"
     );
-    *books.balances.entry(to.to_string()).or_default() += amount_minor.0;
+    *books.balances.entry(named(to, asset)).or_default() += amount_minor.0;
     let twice = books
         .paid
-        .insert((epoch.to_string(), *index), amount_minor.0);
+        .insert((named(epoch, asset), *index), amount_minor.0);
     assert_eq!(twice, None, "payout {index} made twice");
     done(books, entry, false)
 }
 
 pub(super) fn close(books: &mut Books, entry: &Entry) -> EntryAnswer {
-    let Entry::EpochClose { tenant, epoch, .. } = entry else {
+    let Entry::EpochClose {
+        tenant,
+        epoch,
+        commitment,
+        asset,
+        ..
+    } = entry
+    else {
         unreachable!("called for epoch_close only");
     };
-    let Some(doc) = books.epochs.get_mut(&(tenant.clone(), epoch.clone())) else {
+    let of = |doc: &&mut EpochDoc| (&doc.tenant, &doc.epoch) == (tenant, epoch);
+    let mut opened: Vec<_> = books.epochs.values_mut().filter(of).collect();
+    assert_eq!(opened.len() > 1, asset.is_some(), "named where there are several");
+    opened.retain(|doc| asset.as_ref().is_none_or(|asset| doc.asset == *asset));
+    let Some(doc) = opened.pop() else {
         return refused(RefusalCode::EpochUnknown, None);
     };
+    assert_eq!(doc.commitment, *commitment);
     if doc.next_index < doc.recipients {
         return refused(RefusalCode::EpochIncomplete, None);
     }
@@ -260,8 +291,11 @@ pub(super) fn void(books: &mut Books, entry: &Entry) -> EntryAnswer {
     else {
         unreachable!("called for epoch_void only");
     };
-    let opened = books.epochs.get(&(tenant.clone(), epoch.clone()));
-    if opened.is_some_and(|doc| doc.commitment == *commitment) {
+    let mut opened = books.epochs.values();
+    let is_open = |doc: &EpochDoc| {
+        (&doc.tenant, &doc.epoch, doc.commitment) == (tenant, epoch, *commitment)
+    };
+    if opened.any(is_open) {
         return refused(RefusalCode::EpochOpened, None);
     }
     let manifest = (tenant.clone(), epoch.clone(), *commitment);
@@ -299,15 +333,32 @@ impl Ledger for SimLedger {
         &self,
         tenant: &Tenant,
         epoch: &EpochId,
+        asset: &Asset,
         _: Deadline,
     ) -> Result<Option<EpochDoc>, PortError> {
-        self.guarded(|books| books.epochs.get(&(tenant.clone(), epoch.clone())).cloned())
+        let key = (tenant.clone(), epoch.clone(), asset.clone());
+        self.guarded(|books| books.epochs.get(&key).cloned())
     }
 
-    fn commit(&self, entries: &[Entry], _: Deadline) -> Result<CommitAnswer, PortError> {
+    fn commit(
+        &self,
+        entries: &[Entry],
+        linked: bool,
+        _: Deadline,
+    ) -> Result<CommitAnswer, PortError> {
         assert!(entries.len() <= ron_proto::ledger::MAX_ENTRIES);
-        self.guarded(|books| CommitAnswer {
-            results: entries.iter().map(|entry| apply(books, entry)).collect(),
+        self.guarded(|books| {
+            let before = books.clone();
+            let mut results: Vec<_> = entries.iter().map(|entry| apply(books, entry)).collect();
+            let is_refused = |answer: &EntryAnswer| matches!(answer, EntryAnswer::Refused { .. });
+            if linked && let Some(at) = results.iter().position(is_refused) {
+                *books = before;
+                let failed = |_| refused(RefusalCode::LinkedFailed, None);
+                let why = results.swap_remove(at);
+                results = (0..entries.len()).map(failed).collect();
+                results[at] = why;
+            }
+            CommitAnswer { results }
         })
     }
 }

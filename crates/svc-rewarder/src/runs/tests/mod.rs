@@ -6,6 +6,7 @@
 //! simulated ledger keeps the rules of the real one: an epoch is bound to one manifest for ever,
 //! payouts come in index order and are known by index, the books must close.
 
+mod assets;
 mod chaos;
 mod correct;
 mod dry;

@@ -9,8 +9,8 @@ from ..errors import VerificationError
 from .encoding import Members, canonical, canonical_object, from_b64url, json_object
 from .note import ed25519
 
-#: Manifests of epochs that the ledger pays, of those with a claim tree, and of corrections.
-_LEDGER, _CLAIMS, _CORRECTION = 1, 2, 3
+#: Manifests of epochs that the ledger pays, of those with a claim tree, of corrections, and of several assets.
+_LEDGER, _CLAIMS, _CORRECTION, _ASSETS = 1, 2, 3, 4
 _AMOUNT_END = 2**128
 
 
@@ -52,6 +52,15 @@ class Correction:
 
 
 @dataclass(frozen=True)
+class AlsoPaid:
+    """A further asset of an epoch, which has a manifest of its own."""
+
+    asset: str
+    #: Commitment of that manifest.
+    commitment: str
+
+
+@dataclass(frozen=True)
 class Manifest:
     """A signed manifest: what an epoch pays."""
 
@@ -72,6 +81,8 @@ class Manifest:
     claims: Claims | None
     #: ``None`` for an epoch that corrects no other. A correction pays what is due above what was paid before.
     correction: Correction | None
+    #: The further assets of the epoch; the other fields are of this manifest's own asset.
+    also: tuple[AlsoPaid, ...]
     commitment: str
 
 
@@ -204,7 +215,7 @@ def _commitment(value: dict[str, Any]) -> bytes:
 
 def _manifest(members: Members) -> Manifest:
     version = members.whole("version")
-    if version not in (_LEDGER, _CLAIMS, _CORRECTION):
+    if version not in (_LEDGER, _CLAIMS, _CORRECTION, _ASSETS):
         raise VerificationError("the manifest has a format that this version of the package does not know")
     totals, payouts, inputs = members.object("totals"), members.optional_object("payouts"), members.object("inputs")
     for name in ("snapshot", "policy_id", "policy_hash"):
@@ -227,7 +238,8 @@ def _manifest(members: Members) -> Manifest:
         recipients=totals.whole("recipients"),
         payouts=None if payouts is None else _payouts_root(payouts),
         claims=_optional_claims(members, version),
-        correction=_correction(members.object("correction")) if version == _CORRECTION else None,
+        correction=_optional_correction(members, version),
+        also=_also(members) if version == _ASSETS else (),
         commitment=members.text("commitment"),
     )
     totals.end()
@@ -266,6 +278,23 @@ def _optional_claims(members: Members, version: int) -> Claims | None:
         return _claims(members.object("claims"))
     claims = members.optional_object("claims")
     return None if claims is None else _claims(claims)
+
+
+def _optional_correction(members: Members, version: int) -> Correction | None:
+    if version == _CORRECTION:
+        return _correction(members.object("correction"))
+    correction = members.optional_object("correction") if version == _ASSETS else None
+    return None if correction is None else _correction(correction)
+
+
+def _also(members: Members) -> tuple[AlsoPaid, ...]:
+    found = []
+    for paid in [Members(paid, "a further asset of the manifest") for paid in members.list("also")]:
+        found.append(AlsoPaid(paid.text("asset"), paid.text("commitment")))
+        paid.end()
+    if not found:
+        raise VerificationError("the manifest of several assets names one alone")
+    return tuple(found)
 
 
 def _correction(members: Members) -> Correction:
