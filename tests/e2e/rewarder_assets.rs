@@ -94,7 +94,8 @@ impl Desk {
         let stored: Value = serde_json::from_slice(&stored.body).unwrap();
         let sealed = self.call(Method::POST, "snapshots", "text/csv", usage);
         let sealed: Value = serde_json::from_slice(&sealed.body).unwrap();
-        let body = json!({"snapshot": sealed["cid"], "policy_id": "nodes", "policy_hash": stored["hash"]});
+        let body =
+            json!({"snapshot": sealed["cid"], "policy_id": "nodes", "policy_hash": stored["hash"]});
         let path = format!("epochs/{epoch}/compute");
         let asked = self.call(Method::POST, &path, "application/json", &body.to_string());
         assert!(matches!(asked.status, 200 | 202), "{asked:?}");
@@ -130,7 +131,10 @@ impl Desk {
     }
 
     fn run_dir(&self, epoch: &str) -> PathBuf {
-        let runs = self.fleet.dir().join("svc-rewarder/data/runs/tenant-default");
+        let runs = self
+            .fleet
+            .dir()
+            .join("svc-rewarder/data/runs/tenant-default");
         runs.join(format!("epoch-{epoch}"))
     }
 }
@@ -170,9 +174,15 @@ fn two_assets_are_paid_once_over_a_kill_and_proved_without_a_service() {
     let run = desk.until("e1", |run| run["state"] == "settled");
     let assets = run["assets"].as_array().unwrap();
     assert_eq!(assets.len(), 2, "{run}");
-    assert_eq!((&assets[0]["asset"], &assets[1]["asset"]), (&json!("ron"), &json!("usd")));
+    assert_eq!(
+        (&assets[0]["asset"], &assets[1]["asset"]),
+        (&json!("ron"), &json!("usd"))
+    );
     let recipients = |at: usize| assets[at]["totals"]["recipients"].as_u64().unwrap();
-    assert_eq!(run["progress"]["intents_total"], recipients(0) + recipients(1));
+    assert_eq!(
+        run["progress"]["intents_total"],
+        recipients(0) + recipients(1)
+    );
     for (pool, at) in [(RON, 0), (USD, 1)] {
         let totals = &assets[at]["totals"];
         let left = desk.balance(pool, assets[at]["asset"].as_str().unwrap());
@@ -184,21 +194,51 @@ fn two_assets_are_paid_once_over_a_kill_and_proved_without_a_service() {
     assert_eq!(own.len(), 2, "{own:?}");
     for paid in own {
         let asset = paid["asset"].as_str().unwrap();
-        assert_eq!(json!(desk.balance("acct:node-00006", asset)), paid["amount_minor"]);
+        assert_eq!(
+            json!(desk.balance("acct:node-00006", asset)),
+            paid["amount_minor"]
+        );
     }
-    for path in ["manifest", "signatures", "payouts", "proof/acct%3Anode-00006"] {
-        assert_eq!(desk.get(&format!("epochs/e1/{path}?asset=usd")).status, 200, "{path}");
-        assert_eq!(desk.get(&format!("epochs/e1/{path}?asset=eur")).status, 404, "{path}");
+    for path in [
+        "manifest",
+        "signatures",
+        "payouts",
+        "proof/acct%3Anode-00006",
+    ] {
+        assert_eq!(
+            desk.get(&format!("epochs/e1/{path}?asset=usd")).status,
+            200,
+            "{path}"
+        );
+        assert_eq!(
+            desk.get(&format!("epochs/e1/{path}?asset=eur")).status,
+            404,
+            "{path}"
+        );
     }
     let dir = desk.run_dir("e1");
     check_offline(&desk, &dir, own);
     check_recomputed(&desk, &dir, &usage);
-    let there = ok(&desk.fleet.ron(&["rewarder", "explain", "e1/usd", "acct:node-00006", "--json"]));
+    let there =
+        ok(&desk
+            .fleet
+            .ron(&["rewarder", "explain", "e1/usd", "acct:node-00006", "--json"]));
     let usd = dir.join("asset-usd");
-    let here = ok(&offline(&["explain", usd.to_str().unwrap(), "acct:node-00006", "--json"]));
+    let here = ok(&offline(&[
+        "explain",
+        usd.to_str().unwrap(),
+        "acct:node-00006",
+        "--json",
+    ]));
     let [there, here] = [there, here].map(|text| serde_json::from_str::<Value>(&text).unwrap());
     assert_eq!(there, here, "here and there the same");
-    let diff = ["rewarder", "diff", "e1/usd", usd.to_str().unwrap(), "--json"];
+    let diff = [
+        "rewarder",
+        "diff",
+        "e1/usd",
+        usd.to_str().unwrap(),
+        "--json",
+    ];
     let diff: Value = serde_json::from_str(&ok(&desk.fleet.ron(&diff))).unwrap();
     assert_eq!(diff["changes"]["same"]["accounts"], recipients(1));
 }
@@ -228,12 +268,21 @@ fn check_offline(desk: &Desk, dir: &Path, own: &[Value]) {
         let why: Value = serde_json::from_str(&why).unwrap();
         assert_eq!(why["paid_minor"], paid["amount_minor"]);
     }
-    let csv = ok(&offline(&["export", dir.join("asset-usd").to_str().unwrap()]));
+    let csv = ok(&offline(&[
+        "export",
+        dir.join("asset-usd").to_str().unwrap(),
+    ]));
     assert!(csv.contains("acct:node-00006"), "{}", csv.len());
     // The manifest of the run binds the other one: nothing of it can be taken away.
     let taken = bundle.join("asset-usd/payouts.bin");
     std::fs::remove_file(taken).unwrap();
-    assert!(!desk.fleet.ron(&["rewarder", "verify", out]).status.success());
+    assert!(
+        !desk
+            .fleet
+            .ron(&["rewarder", "verify", out])
+            .status
+            .success()
+    );
 }
 
 /// The program that knows the documented formats alone gives the same manifests and tables.
@@ -260,8 +309,18 @@ fn an_epoch_that_waits_for_one_pool_is_withdrawn_with_both_assets() {
     let why = held["reason"]["detail"].as_str().unwrap();
     assert_eq!(held["reason"]["code"], "pool_short");
     assert!(why.contains(USD), "{why}");
-    assert_eq!(desk.balance(RON, "ron"), RON_POOL.to_string(), "neither asset is opened");
-    let withdraw = ["rewarder", "withdraw", "e1", "--reason", "usage of another month"];
+    assert_eq!(
+        desk.balance(RON, "ron"),
+        RON_POOL.to_string(),
+        "neither asset is opened"
+    );
+    let withdraw = [
+        "rewarder",
+        "withdraw",
+        "e1",
+        "--reason",
+        "usage of another month",
+    ];
     ok(&desk.fleet.ron(&withdraw));
     desk.until("e1", |run| run["state"] == "withdrawn");
     // The pool that was short has money now, and that manifest pays of neither all the same.

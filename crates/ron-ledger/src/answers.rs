@@ -152,6 +152,30 @@ fn render(
     }
 }
 
+impl From<Kind> for EntryKind {
+    fn from(kind: Kind) -> Self {
+        match kind {
+            Kind::Issue => Self::Issue,
+            Kind::Transfer => Self::Transfer,
+            Kind::Burn => Self::Burn,
+            Kind::Hold => Self::Hold,
+            Kind::Capture => Self::Capture,
+            Kind::Release => Self::Release,
+            Kind::Expire => Self::Expire,
+            Kind::Freeze => Self::Freeze,
+            Kind::Unfreeze => Self::Unfreeze,
+            Kind::Account => Self::Account,
+            Kind::Asset => Self::Asset,
+            Kind::EpochOpen => Self::EpochOpen,
+            Kind::Payout => Self::Payout,
+            Kind::EpochClose => Self::EpochClose,
+            Kind::EpochVoid => Self::EpochVoid,
+            Kind::Abandon => Self::Abandon,
+            Kind::Reverse => Self::Reverse,
+        }
+    }
+}
+
 impl From<&Refusal> for RefusalCode {
     fn from(why: &Refusal) -> Self {
         match why {

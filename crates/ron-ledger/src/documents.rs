@@ -1,9 +1,10 @@
-//! Accounts, holds and assets as readers get them: the durable state now.
+//! Accounts, holds, assets and epochs as readers get them: the durable state now.
 
 use ron_proto::ledger::{
-    AccountDoc, AssetDoc, AssetPage, BalanceDoc, HoldDoc, ListedAccount, ListedAsset, Sides, TxId,
+    AccountDoc, AssetDoc, AssetPage, BalanceDoc, EpochDoc, EpochState, HoldDoc, ListedAccount,
+    ListedAsset, Sides, TxId, escrow_account,
 };
-use ron_proto::{Account, Amount, Asset};
+use ron_proto::{Account, Amount, Asset, EpochId, Tenant};
 
 use crate::core::{AccountRow, AssetRow, HoldRow, State};
 use crate::ledger::Ledger;
@@ -32,6 +33,47 @@ impl Ledger {
                 seq: s.seq(),
                 ts: s.ts(),
             }
+        })
+    }
+
+    /// State of an epoch's settlement in an asset; without one, in the asset that it opened first.
+    pub fn epoch(
+        &self,
+        tenant: &Tenant,
+        epoch: &EpochId,
+        asset: Option<&Asset>,
+    ) -> Option<EpochDoc> {
+        self.shared.state(|s| {
+            let row = s.epoch(&(tenant.clone(), epoch.clone()))?;
+            let e = match asset {
+                Some(asset) => row.of(s.asset_ix(asset)?)?,
+                None => row.assets.first()?,
+            };
+            let others = row.assets.iter().filter(|it| it.asset != e.asset);
+            let others = others.filter_map(|it| Some(s.asset(it.asset)?.name.clone()));
+            Some(EpochDoc {
+                tenant: tenant.clone(),
+                epoch: epoch.clone(),
+                state: if e.closed_seq.is_some() {
+                    EpochState::Closed
+                } else {
+                    EpochState::Open
+                },
+                commitment: row.commitment,
+                sum_root: e.sum_root,
+                asset: s.asset(e.asset)?.name.clone(),
+                other_assets: others.collect(),
+                from: e.from.clone(),
+                escrow: escrow_account(tenant, epoch),
+                recipients: e.recipients,
+                source: row.source,
+                adjusts: row.adjusts.clone(),
+                amount_minor: Amount(e.total),
+                paid_minor: Amount(e.paid),
+                next_index: e.next_index,
+                opened_seq: e.opened_seq,
+                closed_seq: e.closed_seq,
+            })
         })
     }
 

@@ -11,10 +11,10 @@ use ron_kernel::{
     Deadline, SendError, Sender, SharedClock, SharedRandom, Shutdown, WaitError, reply,
 };
 use ron_proto::ledger::{
-    BudgetDoc, BudgetId, Closed, ClosedCause, Entry, EntryAnswer, EpochDoc, EpochState, Event,
-    EventPage, Head, LogRecord, RecordPage, RequestKey, TxId, escrow_account,
+    BudgetDoc, BudgetId, Closed, ClosedCause, Entry, EntryAnswer, Event, EventPage, Head,
+    LogRecord, RecordPage, RequestKey, TxId,
 };
-use ron_proto::{Amount, Asset, EpochId, Tenant, Timestamp, b64};
+use ron_proto::{Amount, Timestamp, b64};
 use ron_tlog::append::TreeHead;
 use ron_tlog::{Hash, ReadError};
 
@@ -385,47 +385,6 @@ impl Ledger {
             day_minor: Amount(row.day_spent),
             day: Timestamp::from_utc_day(row.day),
         }
-    }
-
-    /// State of an epoch's settlement in an asset; without one, in the asset that it opened first.
-    pub fn epoch(
-        &self,
-        tenant: &Tenant,
-        epoch: &EpochId,
-        asset: Option<&Asset>,
-    ) -> Option<EpochDoc> {
-        self.shared.state(|s| {
-            let row = s.epoch(&(tenant.clone(), epoch.clone()))?;
-            let e = match asset {
-                Some(asset) => row.of(s.asset_ix(asset)?)?,
-                None => row.assets.first()?,
-            };
-            let others = row.assets.iter().filter(|it| it.asset != e.asset);
-            let others = others.filter_map(|it| Some(s.asset(it.asset)?.name.clone()));
-            Some(EpochDoc {
-                tenant: tenant.clone(),
-                epoch: epoch.clone(),
-                state: if e.closed_seq.is_some() {
-                    EpochState::Closed
-                } else {
-                    EpochState::Open
-                },
-                commitment: row.commitment,
-                sum_root: e.sum_root,
-                asset: s.asset(e.asset)?.name.clone(),
-                other_assets: others.collect(),
-                from: e.from.clone(),
-                escrow: escrow_account(tenant, epoch),
-                recipients: e.recipients,
-                source: row.source,
-                adjusts: row.adjusts.clone(),
-                amount_minor: Amount(e.total),
-                paid_minor: Amount(e.paid),
-                next_index: e.next_index,
-                opened_seq: e.opened_seq,
-                closed_seq: e.closed_seq,
-            })
-        })
     }
 
     /// The entry at `seq`; `None` when there is none yet.

@@ -1,36 +1,14 @@
-//! Converts entries and kinds between the core and the wire. Pure.
+//! Converts entries between the core and the wire. Pure.
 //!
 //! The core decides and stores its own types, so a change of an API does not touch the bytes of the
 //! log.
 
 use ron_proto::Tenant;
-use ron_proto::ledger::{self as wire, Details, EntryKind, RequestKey};
+use ron_proto::ledger::{self as wire, Details, RequestKey};
 
-use crate::core::{Body, Budget, Debit, Entry, EpochClose, EpochOpen, Header, Kind, Op, Original, Payout};
-
-impl From<Kind> for EntryKind {
-    fn from(kind: Kind) -> Self {
-        match kind {
-            Kind::Issue => Self::Issue,
-            Kind::Transfer => Self::Transfer,
-            Kind::Burn => Self::Burn,
-            Kind::Hold => Self::Hold,
-            Kind::Capture => Self::Capture,
-            Kind::Release => Self::Release,
-            Kind::Expire => Self::Expire,
-            Kind::Freeze => Self::Freeze,
-            Kind::Unfreeze => Self::Unfreeze,
-            Kind::Account => Self::Account,
-            Kind::Asset => Self::Asset,
-            Kind::EpochOpen => Self::EpochOpen,
-            Kind::Payout => Self::Payout,
-            Kind::EpochClose => Self::EpochClose,
-            Kind::EpochVoid => Self::EpochVoid,
-            Kind::Abandon => Self::Abandon,
-            Kind::Reverse => Self::Reverse,
-        }
-    }
-}
+use crate::core::{
+    Body, Budget, Debit, Entry, EpochClose, EpochOpen, Header, Op, Original, Payout,
+};
 
 fn from_wire(budgets: Vec<wire::TokenBudget>) -> Vec<Budget> {
     let one = |b: wire::TokenBudget| Budget {

@@ -93,7 +93,10 @@ pub fn run(args: &BundleArgs) -> Result<(), String> {
     );
     for also in &reader.manifest.also {
         let asset = &also.asset;
-        println!("    and a bundle of {asset} in asset-{asset}, {}", also.commitment);
+        println!(
+            "    and a bundle of {asset} in asset-{asset}, {}",
+            also.commitment
+        );
     }
     Ok(())
 }

@@ -7,7 +7,9 @@ use std::time::Duration;
 use clap::Args;
 use indicatif::ProgressBar;
 use ron_files::{Dir, Disk as _, OsDisk};
-use ron_proto::rewarder::{AssetTotals, ComputeRequest, EpochRun, RunManifest, RunState, SignedPolicy};
+use ron_proto::rewarder::{
+    AssetTotals, ComputeRequest, EpochRun, RunManifest, RunState, SignedPolicy,
+};
 use ron_proto::{Asset, ContentId, EpochId, Tenant, strict};
 use ron_service::pinned::{KeyRing, PinnedKey};
 use svc_rewarder::calculus::{Usage as _, Watch};

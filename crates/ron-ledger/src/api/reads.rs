@@ -415,7 +415,10 @@ pub(super) fn epoch(api: &Api, req: &Request) -> Answer {
     let found = api.ledger.epoch(&tenant, &epoch, asset.as_ref());
     match found.filter(|_| Reader::new(&req.principal).is_of(&tenant)) {
         Some(doc) => Ok(Response::json(200, &doc)),
-        None => Err(absent(api, "the epoch was never opened, or not in this asset")),
+        None => Err(absent(
+            api,
+            "the epoch was never opened, or not in this asset",
+        )),
     }
 }
 

@@ -178,10 +178,7 @@ impl<'a> Step<'a> {
                 return outcomes;
             }
             Err(Apart::Known(seqs)) => {
-                return seqs
-                    .into_iter()
-                    .map(|seq| Outcome::Known { seq })
-                    .collect();
+                return seqs.into_iter().map(|seq| Outcome::Known { seq }).collect();
             }
         };
         let (length, batch) = (ops.len() as u32, self.batch_of(ops));
@@ -380,17 +377,11 @@ impl<'a> Step<'a> {
                 )));
             }
         }
-        match self
-            .overlay
-            .delta
-            .epochs
-            .iter()
-            .find(|(_, e)| {
-                e.assets
-                    .iter()
-                    .any(|it| it.paid > it.total || it.next_index > it.recipients)
-            })
-        {
+        match self.overlay.delta.epochs.iter().find(|(_, e)| {
+            e.assets
+                .iter()
+                .any(|it| it.paid > it.total || it.next_index > it.recipients)
+        }) {
             Some(((tenant, epoch), _)) => Err(Broken(format!(
                 "epoch {tenant}/{epoch} paid more than its total"
             ))),

@@ -8,8 +8,8 @@ use smallvec::SmallVec;
 
 use super::codec::{DecodeError, In, Out};
 use super::state::{
-    AccountRow, AssetRow, Balance, BalanceLimits, BudgetRow, EpochAsset, EpochRow, Frozen, HoldRow, RowTerms,
-    State,
+    AccountRow, AssetRow, Balance, BalanceLimits, BudgetRow, EpochAsset, EpochRow, Frozen, HoldRow,
+    RowTerms, State,
 };
 use super::terms_codec as terms;
 use crate::table::{Numbers, Rows};

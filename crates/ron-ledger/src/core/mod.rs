@@ -15,6 +15,7 @@ mod delta;
 mod entry;
 mod entry_codec;
 mod epoch;
+mod epoch_row;
 mod image;
 mod kind;
 mod leaf;
@@ -43,8 +44,8 @@ pub use op::{Op, key_hash, with_holds};
 pub use private::{Layout, Opening, Part, Private, Salts};
 pub(crate) use private::{SALT, Table, read_caller, read_metadata, read_text};
 pub use state::{
-    AccountRow, AssetRow, Balance, BalanceLimits, BudgetRow, EpochAsset, EpochKey, EpochRow, Frozen, HoldRow,
-    RowTerms, State,
+    AccountRow, AssetRow, Balance, BalanceLimits, BudgetRow, EpochAsset, EpochKey, EpochRow,
+    Frozen, HoldRow, RowTerms, State,
 };
 pub use verdict::{Effect, Refusal, Verdict};
 

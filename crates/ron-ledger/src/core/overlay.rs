@@ -7,7 +7,8 @@ use super::delta::{Delta, Touched};
 use super::entry::Header;
 use super::limits::{DONE_MS, Limits, REFUSAL_MS};
 use super::state::{
-    AccountRow, AssetRow, BudgetRow, Due, EpochAsset, EpochKey, EpochRow, HoldRow, Owner, State, VoidKey,
+    AccountRow, AssetRow, BudgetRow, Due, EpochAsset, EpochKey, EpochRow, HoldRow, Owner, State,
+    VoidKey,
 };
 
 /// Reads search the linked commit, then the batch, then the state; writes go to the topmost of

@@ -63,9 +63,8 @@ impl Overlay<'_> {
     /// An epoch takes another asset only in the linked commit that opens it, so that all of its assets
     /// are opened or none.
     fn check_bound(&self, key: &EpochKey, e: &EpochRow, open: &EpochOpen) -> Rule<()> {
-        let same = e.commitment == open.commitment
-            && e.source == open.source
-            && e.adjusts == open.adjusts;
+        let same =
+            e.commitment == open.commitment && e.source == open.source && e.adjusts == open.adjusts;
         if !same {
             return no(Refusal::EpochConflict);
         }
@@ -102,7 +101,9 @@ impl Overlay<'_> {
 
     /// The settlement of an asset of an epoch; `None` for an asset that the epoch does not pay.
     fn asset_of<'e>(&self, e: &'e EpochRow, asset: &Asset) -> Option<&'e EpochAsset> {
-        e.assets.iter().find(|it| self.asset(it.asset).name == *asset)
+        e.assets
+            .iter()
+            .find(|it| self.asset(it.asset).name == *asset)
     }
 
     /// Usage is paid once, and an epoch is corrected once: a correcting epoch names the epoch that paid

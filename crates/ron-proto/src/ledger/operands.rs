@@ -164,9 +164,9 @@ impl Entry {
                 asset,
                 ..Operands::default()
             },
-            Self::Expire { .. }
-            | Self::EpochVoid { .. }
-            | Self::Abandon { .. } => Operands::default(),
+            Self::Expire { .. } | Self::EpochVoid { .. } | Self::Abandon { .. } => {
+                Operands::default()
+            }
         }
     }
 }

@@ -322,7 +322,9 @@ pub(super) fn sealed(api: &Api, request: &Request) -> Result<Dir, Problem> {
     };
     let manifest = verify::read_manifest(&dir).map_err(|error| damaged(&error))?;
     assets::of_asset(&dir, &manifest, &asset).ok_or_else(|| {
-        Problem::not_found("this epoch does not pay this asset; its manifest names those that it pays")
+        Problem::not_found(
+            "this epoch does not pay this asset; its manifest names those that it pays",
+        )
     })
 }
 

@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
+use ron_files::Dir;
 use ron_http::{Request, Response, Route};
 use ron_proto::problem::Problem;
-use ron_files::Dir;
 use ron_proto::rewarder::{
     AccountPayouts, AssetPayout, PayoutExplanation, PayoutProof, RunManifest,
 };

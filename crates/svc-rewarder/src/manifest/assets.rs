@@ -9,7 +9,9 @@
 //! ```
 
 use ron_files::Dir;
-use ron_proto::rewarder::{AlsoPaid, AssetTotals, MANIFEST_ASSETS, MANIFEST_LEDGER, RunManifest, RunStatus};
+use ron_proto::rewarder::{
+    AlsoPaid, AssetTotals, MANIFEST_ASSETS, MANIFEST_LEDGER, RunManifest, RunStatus,
+};
 use ron_proto::values::{Asset, EpochId, Tenant};
 
 use super::correction::Earlier;
@@ -138,15 +140,12 @@ pub fn read_further(run: &Dir, manifest: &RunManifest) -> Result<Vec<RunManifest
 }
 
 /// What an epoch that was settled has paid of each asset of a policy, to correct it.
-pub fn earlier_of_each(
-    run: &Dir,
-    policy: &VerifiedPolicy,
-) -> Result<Vec<Earlier>, VerifyError> {
+pub fn earlier_of_each(run: &Dir, policy: &VerifiedPolicy) -> Result<Vec<Earlier>, VerifyError> {
     let manifest = read_manifest(run)?;
     let paid = std::iter::once(&manifest.asset).chain(manifest.also.iter().map(|it| &it.asset));
     let each = policy.policy.of_each_asset();
     let pays = each.iter().map(|one| &one.asset);
-    if (manifest.also.len() > 0 || each.len() > 1) && !paid.eq(pays) {
+    if (!manifest.also.is_empty() || each.len() > 1) && !paid.eq(pays) {
         let why = "the epoch to correct paid other assets than the policy pays, or in another order; correct it by \
                    a version of its policy with the same ones";
         return Err(wrong(dir::RUN, &why));

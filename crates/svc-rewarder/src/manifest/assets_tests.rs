@@ -31,7 +31,8 @@ fn metrics(disk: u64, net: u64) -> Value {
 
 /// A policy that pays `ron` by one weight for each metric, and `usd` by others.
 fn two_assets(ron: (u128, u64, u64), usd: (u128, u64, u64), least: u128) -> Value {
-    let pool = |name: &str, minor: u128| json!({"account": name, "amount_minor": minor.to_string()});
+    let pool =
+        |name: &str, minor: u128| json!({"account": name, "amount_minor": minor.to_string()});
     document(&json!({
         "pool": pool("pool:default/test", ron.0), "metrics": metrics(ron.1, ron.2),
         "also": [{"asset": "usd", "pool": pool("pool:default/usd", usd.0), "metrics": metrics(usd.1, usd.2),
@@ -49,8 +50,9 @@ fn split(
     let all: u128 = rows.iter().map(weight).sum();
     let mut shares: Vec<(usize, u128, u128)> = Vec::new();
     for (at, row) in rows.iter().enumerate() {
-        if all > 0 {
-            shares.push((at, weight(row) * pool / all, weight(row) * pool % all));
+        let product = weight(row) * pool;
+        if let (Some(floor), Some(rest)) = (product.checked_div(all), product.checked_rem(all)) {
+            shares.push((at, floor, rest));
         }
     }
     let floors: u128 = shares.iter().map(|share| share.1).sum();
@@ -72,7 +74,8 @@ fn split(
 fn table_of(computed: &Computed) -> BTreeMap<String, u128> {
     let table = computed.table.as_ref().expect("paid");
     let rows = table.payouts().expect("readable").into_iter();
-    rows.map(|row| (row.account.to_string(), row.amount_minor.0)).collect()
+    rows.map(|row| (row.account.to_string(), row.amount_minor.0))
+        .collect()
 }
 
 proptest! {
@@ -153,7 +156,10 @@ fn a_run_of_two_assets_is_verified_proved_and_explained_from_its_directory() {
             let proof = prove(&dir, &payout.account).expect("a payee");
             check_signed_proof(&proof, &pins().manifest).expect("holds");
             let said = explainer.explain(&payout.account).expect("agrees");
-            assert_eq!((said.paid_minor, said.asset), (payout.amount_minor, one.manifest.asset.clone()));
+            assert_eq!(
+                (said.paid_minor, said.asset),
+                (payout.amount_minor, one.manifest.asset.clone())
+            );
         }
     }
     let out = Dir::os(temp.path().join("bundle"));
@@ -167,7 +173,8 @@ fn a_run_of_two_assets_is_verified_proved_and_explained_from_its_directory() {
     verify_run_dir(&out, &pins()).expect("verifies");
     let all = bundle::check(&out).expect("whole");
     assert_eq!(all, bundle::Checked::Bundle { proofs: 4 + 4 });
-    std::fs::remove_file(further(&out, &"usd".parse().expect("an asset")).file(bundle::BUNDLE)).expect("removed");
+    std::fs::remove_file(further(&out, &"usd".parse().expect("an asset")).file(bundle::BUNDLE))
+        .expect("removed");
     assert!(bundle::check(&out).is_err(), "half of a bundle");
 }
 
@@ -176,7 +183,10 @@ fn no_asset_is_left_out_changed_or_taken_from_another_run() {
     let temp = tempfile::tempdir().expect("a directory");
     let usd = "usd".parse().expect("an asset");
     for fault in ["gone", "table", "other", "unsigned"] {
-        let (run_dir, other) = (temp.path().join(fault), temp.path().join(format!("{fault}.2")));
+        let (run_dir, other) = (
+            temp.path().join(fault),
+            temp.path().join(format!("{fault}.2")),
+        );
         write(&run_dir, &example());
         write(&other, &two_assets((1_000, 1, 2), (778, 3, 1), 0));
         let (dir, other) = (Dir::os(&run_dir), Dir::os(&other));
@@ -202,30 +212,38 @@ fn no_asset_is_left_out_changed_or_taken_from_another_run() {
 #[test]
 fn a_quarantined_asset_takes_the_epoch_with_it() {
     let temp = tempfile::tempdir().expect("a directory");
-    // Capped categories over huge sums need more bits than there are.
-    let mut policy = example();
-    let big = u128::MAX.to_string();
-    let weight = "18446744073709551557";
-    let rule = |of: &str| json!({"weight": weight, "class": "metering", "category": of});
-    policy["also"][0]["metrics"] = json!({"disk": rule("a"), "net": rule("b")});
-    policy["also"][0]["pool"]["amount_minor"] = big.clone().into();
-    policy["also"][0]["caps"] = json!({"category_minor": {
-        "a": (u128::MAX / 3).to_string(), "b": (u128::MAX / 7).to_string()}});
-    let text = format!(
-        "account,metric,amount\nacc:a,disk,{}\nacc:a,net,{}\nacc:b,net,3\n",
-        u128::MAX - 5,
-        u128::MAX - 9
-    );
+    // Eight capped categories over the largest sums need more than 1,024 bits.
+    let names = |prefix: char| (0..8).map(move |n| format!("{prefix}{n}"));
+    let rules = |weight: &'static str| -> Value {
+        let rule = |(metric, category): (String, String)| {
+            let rule = json!({"weight": weight, "class": "metering", "category": category});
+            (metric, rule)
+        };
+        names('m')
+            .zip(names('c'))
+            .map(rule)
+            .collect::<serde_json::Map<_, _>>()
+            .into()
+    };
+    let caps: serde_json::Map<_, _> = names('c').map(|name| (name, json!("1"))).collect();
+    let policy = signed(&document(
+        &json!({"metrics": rules("1"), "also": [{"asset": "usd",
+        "pool": {"account": "pool:default/usd", "amount_minor": "1000"}, "metrics": rules("18446744073709551615"),
+        "caps": {"category_minor": caps}, "residual": {"owner": "pool:default/usd"}}]}),
+    ));
+    let rows: Vec<String> = names('m')
+        .map(|name| format!("a,{name},{}", u128::MAX))
+        .collect();
+    let text = format!("account,metric,amount\n{}\n", rows.join("\n"));
     let usage = import::csv(text.as_bytes(), ImportKind::Totals).expect("good rows");
-    let policy = signed(&policy);
-    let alone = policy.of_each_asset();
     let (tenant, epoch) = ("default".parse().expect("t"), "e:1".parse().expect("e"));
-    let memory = || Target::Memory(Vec::new());
-    let usd = compute_to(memory(), &tenant, &epoch, None, &usage, &alone[1], &());
-    if usd.expect("a run").quarantine.is_none() {
-        // The integers in use hold it after all; what follows is then about nothing.
-        panic!("choose larger numbers");
-    }
+    let own = &policy.of_each_asset()[0];
+    let memory = Target::Memory(Vec::new());
+    let alone = compute_to(memory, &tenant, &epoch, None, &usage, own, &()).expect("a run");
+    assert!(
+        alone.quarantine.is_none(),
+        "the first asset by itself is sound"
+    );
     let computed = run(&usage, &policy);
     assert_eq!(computed.manifest.status, RunStatus::Quarantined);
     assert!(computed.quarantine.is_some() && computed.also.is_empty());
@@ -244,17 +262,32 @@ fn a_policy_of_several_assets_is_refused_for_what_is_wrong_with_one() {
         assert!(why.contains(want), "{why}");
     };
     let also = |policy: &mut Value, key: &str, value: Value| policy["also"][0][key] = value;
-    check(&|p| also(p, "asset", "ron".into()), "also[0].asset: the policy pays \"ron\" already");
-    check(&|p| also(p, "asset", "RON".into()), "each asset has one pool");
     check(
-        &|p| also(p, "pool", json!({"account": "pool:other/x", "amount_minor": "1"})),
+        &|p| also(p, "asset", "ron".into()),
+        "also[0].asset: the policy pays \"ron\" already",
+    );
+    check(
+        &|p| also(p, "asset", "RON".into()),
+        "each asset has one pool",
+    );
+    check(
+        &|p| {
+            also(
+                p,
+                "pool",
+                json!({"account": "pool:other/x", "amount_minor": "1"}),
+            );
+        },
         "also[0]: pool.account must be a pool of the policy's tenant",
     );
     check(
         &|p| also(p, "caps", json!({"category_minor": {"x": "1"}})),
         "also[0]: caps.category_minor names \"x\", which no metric has",
     );
-    check(&|p| also(p, "metrics", metrics(0, 0)), "also[0]: every metric has weight 0");
+    check(
+        &|p| also(p, "metrics", metrics(0, 0)),
+        "also[0]: every metric has weight 0",
+    );
     check(
         &|p| also(p, "guards", json!({"largest_ten_max_percent": 0})),
         "also[0]: release.guards.largest_ten_max_percent must be 1 to 100",
@@ -305,13 +338,17 @@ fn a_correction_pays_the_differences_of_each_asset() {
     let dir = Dir::os(temp.path().join("fix"));
     dir::write(&dir, &computed, &fixed, &policy).expect("writable");
     sign(&dir, &computed.manifest);
-    sign(&further(&dir, &computed.also[0].manifest.asset), &computed.also[0].manifest);
+    sign(
+        &further(&dir, &computed.also[0].manifest.asset),
+        &computed.also[0].manifest,
+    );
     verify_run_dir(&dir, &pins()).expect("verifies");
     let due = run(&fixed, &policy);
-    for (before, (fix, due)) in [&before, &before.also[0]]
-        .into_iter()
-        .zip([&computed, &computed.also[0]].into_iter().zip([&due, &due.also[0]]))
-    {
+    for (before, (fix, due)) in [&before, &before.also[0]].into_iter().zip(
+        [&computed, &computed.also[0]]
+            .into_iter()
+            .zip([&due, &due.also[0]]),
+    ) {
         assert!(fix.manifest.correction.is_some());
         let (was, is, paid) = (table_of(before), table_of(due), table_of(fix));
         for (account, minor) in is {

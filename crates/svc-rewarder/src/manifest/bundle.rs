@@ -149,7 +149,9 @@ pub fn write(
     let cannot = |name: &str, error: &io::Error| format!("{name} cannot be written: {error}");
     for also in &reader.manifest.also {
         let further = assets::further(target, &also.asset);
-        further.create().map_err(|e| cannot(also.asset.as_str(), &e))?;
+        further
+            .create()
+            .map_err(|e| cannot(also.asset.as_str(), &e))?;
         write(&assets::further(run, &also.asset), &further, contents, done)?;
     }
     put(disk, &target.file(PAGE), contents.page).map_err(|e| cannot(PAGE, &e))?;

@@ -14,9 +14,9 @@ use ron_proto::jcs;
 use ron_proto::values::{ContentId, EpochId, Tenant};
 use ron_service::signed_policy;
 
-use super::{Computed, assets};
 use super::claims_file::{self, FILE_PAYEES_MAX};
 use super::table::Table;
+use super::{Computed, assets};
 use crate::inputs::policy::VerifiedPolicy;
 use crate::inputs::snapshot::Sealed;
 use crate::inputs::source::{READABLE, Source, Target, put};

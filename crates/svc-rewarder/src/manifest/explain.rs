@@ -41,9 +41,9 @@ impl Explainer {
         check_policy(ContentId::of(&json), &payouts.manifest)?;
         let policy: RewardPolicy =
             strict::from_slice(&json).map_err(|error| wrong(dir::POLICY, &error))?;
-        let policy = policy.of_asset(&payouts.manifest.asset).ok_or_else(|| {
-            wrong(dir::POLICY, &"it does not pay the asset of the manifest")
-        })?;
+        let policy = policy
+            .of_asset(&payouts.manifest.asset)
+            .ok_or_else(|| wrong(dir::POLICY, &"it does not pay the asset of the manifest"))?;
         let snapshot = open_snapshot(dir, &payouts.manifest)?;
         let metrics = snapshot.metric_names();
         let rules = Rules::new(&policy, &metrics).map_err(|error| wrong(dir::POLICY, &error))?;

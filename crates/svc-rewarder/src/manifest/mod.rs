@@ -21,8 +21,9 @@ pub mod verify;
 
 use ron_proto::jcs;
 use ron_proto::rewarder::{
-    AlsoPaid, ClaimsRoot, Correction, MANIFEST_CLAIMS, MANIFEST_CORRECTION, MANIFEST_LEDGER, Payout,
-    PayoutsRoot, PolicyId, RewardPolicy, RuleSet, RunInputs, RunManifest, RunStatus, RunTotals,
+    AlsoPaid, ClaimsRoot, Correction, MANIFEST_CLAIMS, MANIFEST_CORRECTION, MANIFEST_LEDGER,
+    Payout, PayoutsRoot, PolicyId, RewardPolicy, RuleSet, RunInputs, RunManifest, RunStatus,
+    RunTotals,
 };
 use ron_proto::values::{Account, Amount, Asset, ContentId, EpochId, Tenant};
 use serde::Serialize;

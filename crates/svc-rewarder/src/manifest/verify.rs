@@ -11,6 +11,7 @@ use ron_proto::policy::digest_message;
 use ron_proto::rewarder::{LedgerEvidence, ManifestSig, PayoutProof, RunManifest, RunStatus};
 use ron_proto::values::ContentId;
 
+use super::assets::{self, AssetJob};
 use super::claims::{self, ClaimPathError};
 use super::claims_file::{self, FILE_PAYEES_MAX};
 use super::correction::Earlier;
@@ -18,7 +19,6 @@ use super::dir;
 use super::files::{must_read, parse, read};
 use super::table::{self, Table};
 use super::tree::{self, PathError, Tree};
-use super::assets::{self, AssetJob};
 use super::{Adjusts, Computed, commitment};
 use crate::calculus::Watch;
 use crate::inputs::policy::{self, VerifiedPolicy};
@@ -81,15 +81,18 @@ pub fn verify_watched(dir: &Dir, pins: &Pins, watch: &impl Watch) -> Result<Veri
             _ => Ok(None),
         })
         .collect::<Result<_, _>>()?;
-    let jobs = each.into_iter().zip(&stored).map(|(policy, earlier)| AssetJob {
-        policy,
-        // The table is only hashed: comparing its header proves that the stored one is equal.
-        target: Target::Nowhere,
-        adjusts: manifest.adjusts.as_ref().map(|epoch| Adjusts {
-            epoch,
-            earlier: earlier.as_ref().map(|earlier| (earlier, Target::Nowhere)),
-        }),
-    });
+    let jobs = each
+        .into_iter()
+        .zip(&stored)
+        .map(|(policy, earlier)| AssetJob {
+            policy,
+            // The table is only hashed: comparing its header proves that the stored one is equal.
+            target: Target::Nowhere,
+            adjusts: manifest.adjusts.as_ref().map(|epoch| Adjusts {
+                epoch,
+                earlier: earlier.as_ref().map(|earlier| (earlier, Target::Nowhere)),
+            }),
+        });
     let (tenant, epoch) = (&manifest.tenant, &manifest.epoch_id);
     let again = assets::compute_each(tenant, epoch, jobs.collect(), &snapshot, watch)
         .map_err(|error| wrong(dir::RUN, &error))?;

@@ -10,8 +10,8 @@ use super::worker::{Fuse, Product, ResultItem, crashed, hand_on, report};
 use super::{Job, RunEvent, Update, guards, reason};
 use crate::inputs::snapshot::Sealed;
 use crate::inputs::source::Source;
-use crate::manifest::{assets, dir, ledger_payouts};
 use crate::manifest::table::Table;
+use crate::manifest::{assets, dir, ledger_payouts};
 use crate::metrics::Metrics;
 
 const IDLE: Duration = Duration::from_secs(5);

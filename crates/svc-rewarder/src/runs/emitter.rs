@@ -383,13 +383,7 @@ impl Emitter {
     }
 
     /// Pays one asset; `before` payouts are made of others.
-    fn pay(
-        &self,
-        intent: &Intent,
-        payouts: &Reader,
-        before: u64,
-        shutdown: &Shutdown,
-    ) -> Step<()> {
+    fn pay(&self, intent: &Intent, payouts: &Reader, before: u64, shutdown: &Shutdown) -> Step<()> {
         let manifest = &payouts.manifest;
         let (tenant, epoch, asset) = (&manifest.tenant, &manifest.epoch_id, &manifest.asset);
         let doc = self.call(LEDGER, shutdown, |by| {
@@ -524,7 +518,8 @@ impl Assets {
     /// Payouts that the ledger makes, of all assets.
     fn payouts(&self) -> u64 {
         let each = self.each();
-        each.map(|(_, payouts)| ledger_payouts(&payouts.manifest)).sum()
+        each.map(|(_, payouts)| ledger_payouts(&payouts.manifest))
+            .sum()
     }
 }
 

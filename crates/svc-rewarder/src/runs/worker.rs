@@ -21,8 +21,8 @@ use crate::inputs::source::Target;
 use crate::intake::Scratch;
 use crate::intake::fetch::{FetchError, Origin};
 use crate::library::{Library, LibraryError};
-use crate::manifest::correction::Earlier;
 use crate::manifest::assets::{self, AssetJob};
+use crate::manifest::correction::Earlier;
 use crate::manifest::{Adjusts, Computed, RunError, dir};
 use crate::metrics::Metrics;
 
@@ -191,7 +191,12 @@ impl Worker {
                 policy,
             })
         };
-        policy.of_each_asset().into_iter().enumerate().map(job).collect()
+        policy
+            .of_each_asset()
+            .into_iter()
+            .enumerate()
+            .map(job)
+            .collect()
     }
 
     /// What the epoch that the run corrects has paid of each asset; empty for a run that corrects none.

@@ -261,7 +261,9 @@ fn commit(book: &mut Book, ops: Vec<Op>, how: Atomicity) -> Vec<Outcome> {
 }
 
 fn known(seqs: &[u64]) -> Vec<Outcome> {
-    seqs.iter().map(|seq| Outcome::Known { seq: *seq }).collect()
+    seqs.iter()
+        .map(|seq| Outcome::Known { seq: *seq })
+        .collect()
 }
 
 #[test]
@@ -297,11 +299,7 @@ fn an_epoch_opens_all_of_its_assets_or_none() {
     for later in [more.clone(), issue_of("k3", "eur"), more] {
         let moves = later.key().is_some();
         let said = commit(&mut book, vec![later], Atomicity::Independent);
-        assert_eq!(
-            matches!(said[0], Outcome::Fresh { .. }),
-            moves,
-            "{said:?}"
-        );
+        assert_eq!(matches!(said[0], Outcome::Fresh { .. }), moves, "{said:?}");
     }
     let third = vec![first.clone(), open_asset("e1", 7, "eur", 5)];
     let said = commit(&mut book, third, Atomicity::Linked);

@@ -42,7 +42,9 @@ fn check_both(ledger: &SimLedger, life: &Life) {
     let run = life.run("e1");
     let paid = |asset: &str| {
         let books = ledger.books.lock();
-        let of = |account: &str| account.starts_with("acc:") && account.ends_with(" usd") == (asset == "usd");
+        let of = |account: &str| {
+            account.starts_with("acc:") && account.ends_with(" usd") == (asset == "usd")
+        };
         let payees = books.balances.iter().filter(|(account, _)| of(account));
         payees.map(|(_, minor)| minor).sum::<u128>()
     };
@@ -52,9 +54,15 @@ fn check_both(ledger: &SimLedger, life: &Life) {
     assert_eq!(paid("ron"), 10_000);
     assert_eq!(paid("usd"), usd.totals.payout_minor.0);
     assert_eq!(ron.totals.payout_minor.0, 10_000);
-    assert!(usd.totals.recipients < ron.totals.recipients, "the minimum bites");
+    assert!(
+        usd.totals.recipients < ron.totals.recipients,
+        "the minimum bites"
+    );
     assert_eq!(ledger.balance("pool:default/test"), 0);
-    assert_eq!(ledger.balance("pool:default/usd usd"), USD - usd.totals.payout_minor.0);
+    assert_eq!(
+        ledger.balance("pool:default/usd usd"),
+        USD - usd.totals.payout_minor.0
+    );
     assert_eq!(run.intents, ron.totals.recipients + usd.totals.recipients);
 }
 
@@ -74,7 +82,11 @@ fn a_crash_at_any_step_pays_both_assets_once() {
         drop(life);
         let mut life = Life::begin(root.path(), &ledger, true);
         life.settle_down();
-        assert_eq!(life.run("e1").state, RunState::Settled, "crash at {crash_at}");
+        assert_eq!(
+            life.run("e1").state,
+            RunState::Settled,
+            "crash at {crash_at}"
+        );
         check_both(&ledger, &life);
         let pins = verify::Pins {
             policy: ring(1),
@@ -102,7 +114,11 @@ fn a_lost_call_or_answer_pays_both_assets_once() {
             let ask = asked(root.path(), "e1", 40, &two_assets());
             let _ = life.ask("e1", ask, false);
             life.settle_down();
-            assert_eq!(life.run("e1").state, RunState::Settled, "call {lost}, answer {answer}");
+            assert_eq!(
+                life.run("e1").state,
+                RunState::Settled,
+                "call {lost}, answer {answer}"
+            );
             check_both(&ledger, &life);
         }
     }
@@ -117,9 +133,16 @@ fn a_pool_that_is_short_of_one_asset_pays_neither() {
     life.settle_down();
     let run = life.run("e1");
     let why = run.reason.expect("a reason");
-    assert_eq!((run.state, why.code.as_str()), (RunState::Held, "pool_short"));
+    assert_eq!(
+        (run.state, why.code.as_str()),
+        (RunState::Held, "pool_short")
+    );
     assert!(why.detail.contains("minor units of usd"), "{}", why.detail);
-    assert_eq!(ledger.balance("pool:default/test"), 10_000, "neither is opened");
+    assert_eq!(
+        ledger.balance("pool:default/test"),
+        10_000,
+        "neither is opened"
+    );
     let pool = "pool:default/usd usd".to_owned();
     ledger.books.lock().balances.insert(pool, USD);
     retry_until_settled(&mut life, "e1");
@@ -146,13 +169,17 @@ fn a_withdrawal_is_of_both_assets_or_of_none() {
     let _ = life.ask("e1", RunAction::Settle, false);
     life.settle_down();
     check_both(&ledger, &life);
-    assert_eq!(status(life.ask("e1", withdraw(&life), false)).0, 409, "both are open");
+    assert_eq!(
+        status(life.ask("e1", withdraw(&life), false)).0,
+        409,
+        "both are open"
+    );
 }
 
 #[test]
 fn guard_rails_hold_each_asset_by_itself() {
     let root = tempfile::tempdir().expect("a directory");
-    let ledger = rich(20_000, 2 * USD);
+    let ledger = rich(10_000, USD);
     let mut life = Life::begin(root.path(), &ledger, true);
     let mut policy = two_assets();
     policy["also"][0]["guards"] = json!({"recipients_max": 5, "change_max_percent": 10});

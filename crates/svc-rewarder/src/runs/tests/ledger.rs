@@ -268,7 +268,11 @@ pub(super) fn close(books: &mut Books, entry: &Entry) -> EntryAnswer {
     };
     let of = |doc: &&mut EpochDoc| (&doc.tenant, &doc.epoch) == (tenant, epoch);
     let mut opened: Vec<_> = books.epochs.values_mut().filter(of).collect();
-    assert_eq!(opened.len() > 1, asset.is_some(), "named where there are several");
+    assert_eq!(
+        opened.len() > 1,
+        asset.is_some(),
+        "named where there are several"
+    );
     opened.retain(|doc| asset.as_ref().is_none_or(|asset| doc.asset == *asset));
     let Some(doc) = opened.pop() else {
         return refused(RefusalCode::EpochUnknown, None);
@@ -292,9 +296,8 @@ pub(super) fn void(books: &mut Books, entry: &Entry) -> EntryAnswer {
         unreachable!("called for epoch_void only");
     };
     let mut opened = books.epochs.values();
-    let is_open = |doc: &EpochDoc| {
-        (&doc.tenant, &doc.epoch, doc.commitment) == (tenant, epoch, *commitment)
-    };
+    let is_open =
+        |doc: &EpochDoc| (&doc.tenant, &doc.epoch, doc.commitment) == (tenant, epoch, *commitment);
     if opened.any(is_open) {
         return refused(RefusalCode::EpochOpened, None);
     }
