@@ -73,6 +73,19 @@ class Audit(Case):
         self.assertFalse(found.records_signature(message + b"0", [signature]))
         self.assertFalse(found.records_signature(message, [signature[::-1]]))
 
+    def test_a_manifest_names_the_further_assets_of_its_epoch(self) -> None:
+        assets = Path(__file__).parents[2] / "vectors" / "assets"
+        proof = json.loads((assets / "payout.json").read_bytes())
+        key = json.loads((assets / "verifiers.json").read_bytes())["manifest_public_key"]
+        payout = verify_payout(canonical(proof), key)
+        self.assertEqual((payout.account, payout.manifest.asset), ("acct:node-00006", "ron"))
+        manifest = proof["manifest"]
+        self.assertEqual([also.asset for also in payout.manifest.also], ["usd"])
+        self.assertEqual(payout.manifest.also[0].commitment, manifest["also"][0]["commitment"])
+        for also in ([], [{"asset": "eur", "commitment": manifest["commitment"]}]):
+            other = {**manifest, "also": also}
+            self.refuse(lambda: verify_payout(canonical({**proof, "manifest": other}), key))
+
     def test_every_altered_byte_is_refused(self) -> None:
         entry, proof = vector("entry.json"), vector("entry.tlog-proof")
         self.refuse_altered("entry.json", lambda changed: self.check(changed, proof))

@@ -286,6 +286,21 @@ test("a payout that is claimed elsewhere is proven, and has the proof for the co
   refused({ manifest: { ...manifest, claims: { ...(manifest["claims"] as object), account: "claims:other" } } }, "signature");
 });
 
+test("a manifest names the further assets of its epoch", () => {
+  const assets = fileURLToPath(new URL("../../../../vectors/assets", import.meta.url));
+  const read = (name: string): { [name: string]: Json } => JSON.parse(readFileSync(join(assets, name), "utf8")) as { [name: string]: Json };
+  const proof = read("payout.json");
+  const key = read("verifiers.json")["manifest_public_key"] as string;
+  const payout = verifyPayout(utf8(canonical(proof)), key);
+  assert.deepEqual([payout.account, payout.manifest.asset], ["acct:node-00006", "ron"]);
+  const manifest = proof["manifest"] as { [name: string]: Json };
+  assert.deepEqual(payout.manifest.also, manifest["also"]);
+  for (const also of [[], [{ asset: "eur", commitment: manifest["commitment"] }]]) {
+    const other = { ...manifest, also };
+    refuse(() => verifyPayout(utf8(canonical({ ...proof, manifest: other } as Json)), key), "signature");
+  }
+});
+
 test("a correction says what was paid before", () => {
   const correction = fileURLToPath(new URL("../../../../vectors/correction", import.meta.url));
   const read = (name: string): { [name: string]: Json } => JSON.parse(readFileSync(join(correction, name), "utf8")) as { [name: string]: Json };

@@ -10,6 +10,7 @@ mod gate;
 mod history;
 mod lists;
 mod receipts;
+mod requests;
 mod reversals;
 mod service;
 mod support;

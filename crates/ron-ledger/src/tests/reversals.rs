@@ -292,3 +292,36 @@ fn reversals_that_exceed_their_original_are_named() {
         "{fault}"
     );
 }
+
+#[test]
+fn a_payout_of_several_assets_goes_back_to_the_pool_of_its_asset() {
+    let in_eur = |mut entry: Entry, from: &str| {
+        match &mut entry {
+            Entry::EpochOpen {
+                asset, from: pool, ..
+            } => {
+                *asset = "eur".parse().unwrap();
+                *pool = from.parse().unwrap();
+            }
+            Entry::Payout { asset, .. } => *asset = "eur".parse().unwrap(),
+            other => panic!("{other:?}"),
+        }
+        entry
+    };
+    for (pool, good) in [("pool:t/y", true), ("pool:t/x", false)] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut e = ledger(dir.path());
+        let before = e.shared().head();
+        let funds = vec![issue("more", "pool:t/x", 50), eur("y", "pool:t/y", 50)];
+        commit(&mut e, funds, false);
+        let own = epoch_open("two", "pool:t/x", 10, 1, 2);
+        commit(&mut e, vec![own.clone(), in_eur(own, "pool:t/y")], true);
+        let paid = payout("two", 0, "b", 10);
+        commit(&mut e, vec![paid.clone(), in_eur(paid, "")], false);
+        let tx = txid(&e, before + 6);
+        let back = reverse("back", tx, None, stated("b", pool, "eur", 10));
+        commit(&mut e, vec![back], false);
+        let verified = verified(dir.path(), e);
+        assert_eq!(verified.is_ok(), good, "{pool}: {verified:?}");
+    }
+}

@@ -219,10 +219,23 @@ fn a_payout_made_again_is_the_same_only_with_the_same_words() {
 
 /// Opens one asset of an epoch, with so many minor units for two recipients.
 fn open_asset(epoch: &str, commitment: u8, asset: &str, minor: u128) -> Op {
+    adjust_asset(epoch, commitment, asset, minor, None)
+}
+
+fn adjust_asset(
+    epoch: &str,
+    commitment: u8,
+    asset: &str,
+    minor: u128,
+    adjusts: Option<&str>,
+) -> Op {
     let content = |byte: u8| ContentId([byte; 32]);
-    let entry = serde_json::json!({"kind": "epoch_open", "principal": "r", "tenant": "t", "epoch": epoch,
+    let mut entry = serde_json::json!({"kind": "epoch_open", "principal": "r", "tenant": "t", "epoch": epoch,
         "from": "pool:t/a", "asset": asset, "amount_minor": minor.to_string(), "commitment": content(commitment),
         "sum_root": content(minor as u8), "recipients": 2, "source": ContentId::of(epoch.as_bytes())});
+    if let Some(earlier) = adjusts {
+        entry["adjusts"] = earlier.into();
+    }
     Op::new(serde_json::from_value::<Entry>(entry).unwrap(), &salts()).unwrap()
 }
 
@@ -354,5 +367,33 @@ fn the_assets_of_an_epoch_are_paid_and_closed_apart() {
         let paid = if asset == "usd" { 4 } else { 7 };
         assert_eq!(row.balance(ix).credits, paid);
     }
+    replays(&book);
+}
+
+#[test]
+fn a_correction_opens_all_of_its_assets_under_one_name() {
+    let mut book = rich();
+    let opens = |epoch: &str, adjusts: Option<&str>| {
+        ["ron", "usd"]
+            .map(|asset| adjust_asset(epoch, 7, asset, 10, adjusts))
+            .to_vec()
+    };
+    let is_fresh = |said: &[Outcome]| said.iter().all(|it| matches!(it, Outcome::Fresh { .. }));
+    let said = commit(&mut book, opens("e1", None), Atomicity::Linked);
+    assert!(is_fresh(&said), "{said:?}");
+    let said = commit(&mut book, opens("e2", Some("e1")), Atomicity::Linked);
+    assert!(is_fresh(&said), "{said:?}");
+    // An epoch is corrected once, whichever asset comes first.
+    let mut again = opens("e3", Some("e1"));
+    again.reverse();
+    let said = commit(&mut book, again, Atomicity::Linked);
+    let by = "e2".parse().unwrap();
+    assert_eq!(said[0], Outcome::Rejected(Refusal::UsagePaid { by }));
+    // A withdrawal concerns the manifest, and with it every asset.
+    let void = serde_json::json!({"kind": "epoch_void", "principal": "r", "tenant": "t", "epoch": "e2",
+        "commitment": ContentId([7; 32])});
+    let void = Op::new(serde_json::from_value::<Entry>(void).unwrap(), &salts()).unwrap();
+    let said = commit(&mut book, vec![void], Atomicity::Independent);
+    assert_eq!(said, [Outcome::Rejected(Refusal::EpochOpened)]);
     replays(&book);
 }

@@ -22,12 +22,23 @@ fn two_assets() -> Value {
 }
 
 fn asked(root: &Path, epoch: &str, rows: usize, policy: &Value) -> RunAction {
+    adjusting(root, epoch, rows, policy, None)
+}
+
+fn adjusting(
+    root: &Path,
+    epoch: &str,
+    rows: usize,
+    policy: &Value,
+    adjusts: Option<&str>,
+) -> RunAction {
     let library = library(root);
     let policy = library.verify(&signed_as(policy)).expect("signed");
     library.put_policy(&tenant(), &policy).expect("stored");
     let sealed = import::csv(usage(rows).as_bytes(), ImportKind::Totals).expect("good rows");
     library.put_snapshot(&tenant(), &sealed, 0).expect("stored");
-    compute(epoch, &sealed, &policy, None, false)
+    let adjusts = adjusts.map(|epoch| epoch.parse().expect("an epoch"));
+    compute(epoch, &sealed, &policy, adjusts, false)
 }
 
 fn rich(ron: u128, usd: u128) -> std::sync::Arc<SimLedger> {
@@ -200,4 +211,36 @@ fn guard_rails_hold_each_asset_by_itself() {
     let _ = life.ask("e1", approve, false);
     life.settle_down();
     check_both(&ledger, &life);
+}
+
+#[test]
+fn a_correction_pays_the_differences_of_both_assets_once() {
+    let root = tempfile::tempdir().expect("a directory");
+    let ledger = rich(20_000, 2 * USD);
+    let mut life = Life::begin(root.path(), &ledger, true);
+    let _ = life.ask("e1", asked(root.path(), "e1", 40, &two_assets()), false);
+    life.settle_down();
+    assert_eq!(life.run("e1").state, RunState::Settled);
+    let before = ["pool:default/test", "pool:default/usd usd"].map(|pool| ledger.balance(pool));
+    let fix = adjusting(root.path(), "fix", 45, &two_assets(), Some("e1"));
+    let _ = life.ask("fix", fix, false);
+    life.settle_down();
+    let run = life.run("fix");
+    assert_eq!((run.state, run.assets.len()), (RunState::Sealed, 2));
+    let _ = life.ask("fix", RunAction::Settle, false);
+    life.settle_down();
+    assert_eq!(life.run("fix").state, RunState::Settled);
+    let after = ["pool:default/test", "pool:default/usd usd"].map(|pool| ledger.balance(pool));
+    for (asset, (before, after)) in run.assets.iter().zip(before.into_iter().zip(after)) {
+        let paid = asset.totals.payout_minor.0;
+        assert!(paid > 0, "{asset:?}");
+        assert_eq!(before - after, paid, "{asset:?}");
+    }
+    // Another set of assets does not correct it.
+    let other = adjusting(root.path(), "fix2", 46, &json!({}), Some("fix"));
+    let waiting = life.ask("fix2", other, true);
+    life.settle_down();
+    assert_eq!(status(waiting).0, 409);
+    let why = life.run("fix2").reason.expect("a reason").detail;
+    assert!(why.contains("paid other assets"), "{why}");
 }
