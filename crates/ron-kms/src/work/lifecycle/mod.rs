@@ -131,7 +131,7 @@ impl Lifecycle {
     }
 
     /// How long a job is waited for.
-    const fn pause(&self) -> Duration {
+    fn pause(&self) -> Duration {
         match (self.operations.is_done(), self.kms.is_shared) {
             (false, _) => CHECK_PAUSE,
             (true, true) => POLL,
