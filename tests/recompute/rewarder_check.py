@@ -300,7 +300,7 @@ def recompute(csv_path, policy, tenant, epoch, period="", corrects=None):
         made["run.json"] = canonical(manifest)
         files |= {f"asset-{one['asset']}/{name}": content for name, content in made.items()}
     if also:
-        first[0] |= {"version": 4, "also": also}
+        first[0].update(version=4, also=also)
     seal(first[0])
     return *first, files
 
