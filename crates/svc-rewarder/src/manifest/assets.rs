@@ -16,6 +16,7 @@ use ron_proto::values::{Asset, EpochId, Tenant};
 
 use super::correction::Earlier;
 use super::correction_build::Quiet;
+pub use super::dir::further;
 use super::files::{VerifyError, read_manifest, wrong};
 use super::{Adjusts, Computed, RunError, commitment, compute_to, dir, nothing_paid};
 use crate::calculus::{Stop, Watch};
@@ -101,11 +102,6 @@ fn quarantined(first: Computed, pool: u128, stop: Stop) -> Computed {
         also: Vec::new(),
         quarantine: Some(stop),
     }
-}
-
-/// The directory of a further asset in that of its run.
-pub fn further(run: &Dir, asset: &Asset) -> Dir {
-    run.join(&format!("{}{asset}", dir::ASSET))
 }
 
 /// The directory of an asset in that of a run with this manifest; `None` for an asset that the run does not

@@ -11,12 +11,12 @@ use std::io;
 
 use ron_files::Dir;
 use ron_proto::jcs;
-use ron_proto::values::{ContentId, EpochId, Tenant};
+use ron_proto::values::{Asset, ContentId, EpochId, Tenant};
 use ron_service::signed_policy;
 
+use super::Computed;
 use super::claims_file::{self, FILE_PAYEES_MAX};
 use super::table::Table;
-use super::{Computed, assets};
 use crate::inputs::policy::VerifiedPolicy;
 use crate::inputs::snapshot::Sealed;
 use crate::inputs::source::{READABLE, Source, Target, put};
@@ -56,6 +56,11 @@ pub fn of(root: &Dir, tenant: &Tenant, epoch: &EpochId, dry_run: Option<&Content
     root.join(&format!("tenant-{tenant}")).join(&name)
 }
 
+/// The directory of a further asset in that of its run.
+pub fn further(run: &Dir, asset: &Asset) -> Dir {
+    run.join(&format!("{ASSET}{asset}"))
+}
+
 /// Writes a run's artifacts to `target`, replacing those of an earlier run with other inputs.
 /// Returns when everything is durable. After a crash the directory may be incomplete; the run is
 /// still `queued` in the database then, and is computed again.
@@ -89,9 +94,9 @@ pub fn write(
     if let (Some(table), Some(_)) = (&computed.table, &computed.manifest.claims) {
         write_claims(target, table)?;
     }
-    for further in &computed.also {
-        let dir = assets::further(target, &further.manifest.asset);
-        write(&dir, further, snapshot, policy)?;
+    for also in &computed.also {
+        let dir = further(target, &also.manifest.asset);
+        write(&dir, also, snapshot, policy)?;
     }
     target.sync()?;
     add(target, RUN, &manifest)
