@@ -151,6 +151,8 @@ pub struct OpsCheck {
     /// Tenant and id of the last row that was compared.
     after: (String, String),
     damaged: Vec<String>,
+    /// The last page could not be read.
+    failed: bool,
     is_done: bool,
 }
 
@@ -158,6 +160,11 @@ impl OpsCheck {
     /// Whether all rows that were there at its begin were compared.
     pub const fn is_done(&self) -> bool {
         self.is_done
+    }
+
+    /// Whether the next page may be read at once: there is one, and the last one was read.
+    pub const fn goes_on(&self) -> bool {
+        !self.is_done && !self.failed
     }
 
     /// The operations whose rows are damaged, as `<tenant>/<op_id>`, which may be what is damaged.
@@ -185,11 +192,12 @@ impl KeyStore {
         let sql =
             format!("{COLUMNS} WHERE (tenant, op_id) > (?1, ?2) ORDER BY tenant, op_id LIMIT ?3");
         let (tenant, op_id) = (check.after.0.as_str(), check.after.1.as_str());
-        let rows: Vec<Stored> = self.db.read(|tx| {
+        let rows: Result<Vec<Stored>, _> = self.db.read(|tx| {
             let rows = tx.query(&sql, &[tenant.into(), op_id.into(), PAGE.into()])?;
             rows.iter().map(Stored::from_row).collect()
-        })?;
-        check.take(rows, &self.sealer);
+        });
+        check.failed = rows.is_err();
+        check.take(rows?, &self.sealer);
         Ok(())
     }
 

@@ -10,6 +10,7 @@ mod backup;
 mod checkpoint;
 pub mod complete;
 pub mod device;
+mod pauses;
 pub mod plan;
 pub mod recover;
 mod rights;
@@ -42,19 +43,11 @@ use crate::audit::leaf::{Draft, OK, Op};
 use crate::errors::problem;
 use complete::{Answer, complete_change, makes_key, repeated_answer};
 use plan::{By, Plan, Planner};
-use recover::{ChangeError, Committed, MOVES_MAX, POLL, Recovery, moved, unfinished_elsewhere};
+use recover::{ChangeError, Committed, MOVES_MAX, Recovery, moved, unfinished_elsewhere};
 
 /// How long a change waits for its leaf before the store refuses further changes until the next start. Longer than a
 /// disk hangs that recovers.
 pub(super) const LEAF_WAIT: Duration = Duration::from_mins(5);
-
-/// The longest wait for a job where no other node changes the keys.
-const QUIET: Duration = Duration::from_secs(1);
-/// Between two pages of [`Lifecycle::check_operations`], so that jobs go first.
-const CHECK_PAUSE: Duration = Duration::from_millis(10);
-
-/// The part of readiness that says which operations' rows are damaged.
-const OPERATIONS: &str = "operations";
 
 /// The store thread's state.
 pub struct Lifecycle {
@@ -101,7 +94,7 @@ impl Lifecycle {
     pub fn run(&mut self, ctx: &ThreadCtx) {
         let jobs = self.jobs.clone();
         self.recovery.shutdown = self.kms.is_shared.then(|| ctx.shutdown.clone());
-        self.ready.declare(&[OPERATIONS]);
+        self.ready.declare(&[pauses::OPERATIONS]);
         loop {
             match jobs.recv(&ctx.shutdown, Deadline::within(self.pause())) {
                 Recv::Item(job) => self.take(job),
@@ -128,45 +121,6 @@ impl Lifecycle {
         } else {
             self.tick(job);
         }
-    }
-
-    /// How long a job is waited for.
-    fn pause(&self) -> Duration {
-        match (self.operations.is_done(), self.kms.is_shared) {
-            (false, _) => CHECK_PAUSE,
-            (true, true) => POLL,
-            (true, false) => QUIET,
-        }
-    }
-
-    /// What is done when there is no job.
-    fn idle(&mut self) {
-        if self.kms.is_shared && self.prepare().is_err() {
-            return; // reported in readiness
-        }
-        if !self.operations.is_done() {
-            self.check_operations();
-        }
-    }
-
-    /// Compares the next rows of operations. Not at the start, which would take longer the more was changed that day.
-    fn check_operations(&mut self) {
-        if let Err(error) = self.store.check_ops(&mut self.operations) {
-            tracing::debug!(event = "operations_unread", %error); // the next pause tries again
-            return;
-        }
-        if !self.operations.is_done() || self.operations.damaged().is_empty() {
-            return;
-        }
-        let operations = self.operations.damaged().join(", ");
-        tracing::error!(event = "operation_records_damaged", %operations);
-        self.ready.degrade(
-            OPERATIONS,
-            format!(
-                "the stored records of the operations {operations} are damaged: a repetition is refused, or performed again where the damage is \
-                 in the id; restore keys.db from a backup, or restart when they are a day old and forgotten"
-            ),
-        );
     }
 
     /// A job where other nodes change the keys too.
