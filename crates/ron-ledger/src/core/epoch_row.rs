@@ -6,7 +6,7 @@ pub type EpochKey = (Tenant, EpochId);
 /// A manifest of an epoch, by its commitment.
 pub type VoidKey = (Tenant, EpochId, ContentId);
 
-/// One reward epoch.
+/// A reward epoch, known by the one manifest that opened it, with all of its assets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EpochRow {
     pub commitment: ContentId,
