@@ -81,9 +81,9 @@ impl Desk {
     fn compute(&self, epoch: &str, usage: &str) {
         let file = self.policy();
         let name = file.to_str().unwrap();
-        ok(&self
-            .fleet
-            .ron(&["policy", "check", "--kind", "reward", name]));
+        let mut check = Command::new(ron_binary());
+        check.args(["policy", "check", "--kind", "reward", name]);
+        ok(&check.output().unwrap());
         ok(&self
             .fleet
             .ron(&["policy", "sign", "--kind", "reward", name]));
