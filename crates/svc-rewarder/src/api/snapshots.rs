@@ -20,19 +20,15 @@ use crate::inputs::source::Source;
 use crate::intake::{SEAL_BUDGET, Task, UploadContent};
 
 const CANONICAL: &str = "application/octet-stream";
-/// Media types of an upload that this build reads.
-const UPLOADS: &[&str] = if cfg!(feature = "parquet") {
-    &[
-        "text/csv",
-        "application/x-ndjson",
-        CANONICAL,
-        "application/vnd.apache.parquet",
-        "application/vnd.apache.arrow.stream",
-        "application/vnd.apache.arrow.file",
-    ]
-} else {
-    &["text/csv", "application/x-ndjson", CANONICAL]
-};
+/// Media types of an upload. A program that was built without Parquet and Arrow says so when it reads one.
+const UPLOADS: &[&str] = &[
+    "text/csv",
+    "application/x-ndjson",
+    CANONICAL,
+    "application/vnd.apache.parquet",
+    "application/vnd.apache.arrow.stream",
+    "application/vnd.apache.arrow.file",
+];
 
 pub fn routes(api: &Arc<Api>) -> Vec<Route> {
     let upload = |method, path, wanted: fn(&Request) -> Result<Option<ContentId>, Problem>| {
