@@ -39,7 +39,8 @@ cargo clippy --release --locked --workspace -- -D warnings
 cargo clippy "${everything[@]}" --all-targets -- -D warnings
 
 step "unit tests"
-cargo test "${everything[@]}" --lib --bins
+# More threads than processors, because many tests wait for services, databases and devices.
+cargo test "${everything[@]}" --lib --bins -- --test-threads "$(($(nproc) + 1))"
 
 step "fuzz targets compile"
 cargo check --locked --manifest-path fuzz/Cargo.toml --target-dir target/fuzz-check
@@ -48,7 +49,7 @@ cargo check --locked --manifest-path fuzz/Cargo.toml --target-dir target/fuzz-ch
 
 step "end-to-end tests"
 export RON_TEST_PYTHON="$PWD/target/test-venv/bin/python"
-cargo test "${everything[@]}" --test '*' -- --test-threads 2
+cargo test "${everything[@]}" --test '*' -- --test-threads 3
 
 step "API fuzzer"
 cargo xtask api-fuzz --phases fuzzing --examples 8 --seed 1
