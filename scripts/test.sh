@@ -43,7 +43,7 @@ step "unit tests"
 cargo test "${everything[@]}" --lib --bins -- --test-threads "$(($(nproc) + 1))"
 
 step "fuzz targets compile"
-cargo check --locked --manifest-path fuzz/Cargo.toml --target-dir target/fuzz-check
+cargo check --release --locked --manifest-path fuzz/Cargo.toml --target-dir target
 
 [ "${1:-all}" = quick ] && exit 0
 

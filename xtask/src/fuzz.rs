@@ -26,7 +26,7 @@ const TARGETS: [&str; 14] = [
 /// The flags that cargo-fuzz would give, without the address sanitizer: our code has no unsafe.
 const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
-    -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1";
+    -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1 -Cdebug-assertions=on";
 
 pub fn fuzz(args: &Args) -> Outcome {
     let seconds = args.number("seconds")?;

@@ -410,6 +410,33 @@ impl Loader<'_> {
         Ok((born, whole))
     }
 
+    /// The log that records the making of the version in this row.
+    fn log_of(&self, row: &Row) -> Result<Arc<str>, StoreError> {
+        Ok(if row.is_null(8) {
+            self.first_log.clone()
+        } else {
+            row.text(8)?.into()
+        })
+    }
+
+    /// The private key in a record, which is opened when it is first used.
+    fn secret(
+        &self,
+        name: RecordName,
+        public: &PublicKey,
+        device: Option<Arc<dyn Device>>,
+        record: &[u8],
+    ) -> SecretHalf {
+        let sealed = SealedVersion {
+            sealer: self.sealer.clone(),
+            name,
+            public: public.clone(),
+            device: device.clone(),
+            record: record.into(),
+        };
+        SecretHalf::sealed(device, move || sealed.open())
+    }
+
     /// Adds the version in this row to its key. Its record is compared with its hash and not opened; hash and public key
     /// are covered by the MAC of the store, which is checked when all rows are loaded.
     fn add(&mut self, key: &mut KeyRow, row: &Row) -> Result<(), StoreError> {
@@ -455,30 +482,21 @@ impl Loader<'_> {
             return Err(StoreError::Tampered(why));
         };
         let mut version = Version::new(number, created, public, birth.unwrap_or(0));
-        version.log = if row.is_null(8) {
-            self.first_log.clone()
-        } else {
-            row.text(8)?.into()
-        };
+        version.log = self.log_of(row)?;
         version.damaged = damaged;
         let meta = &record.meta;
         // The version below the head too: while the head's leaf is missing, that version still signs.
         let needed =
             number >= oldest_needed(kid, meta.head.saturating_sub(1)).max(meta.min_available);
         if needed && !version.damaged && !meta.destroyed {
-            let sealed = SealedVersion {
-                sealer: self.sealer.clone(),
-                name: RecordName {
-                    key: name.clone(),
-                    version: number,
-                    alg: kid.alg,
-                    created,
-                },
-                public: version.public.clone(),
-                device: meta.device().map(|id| self.backends.holder(&id)),
-                record: sealed.into(),
+            let name = RecordName {
+                key: name.clone(),
+                version: number,
+                alg: kid.alg,
+                created,
             };
-            let secret = SecretHalf::sealed(sealed.device.clone(), move || sealed.open());
+            let device = meta.device().map(|id| self.backends.holder(&id));
+            let secret = self.secret(name, &version.public, device, sealed);
             record.secrets.insert(number, Arc::new(secret));
         }
         record.versions.push(VersionRow {
