@@ -237,7 +237,7 @@ fn a_correction_pays_the_differences_of_both_assets_once() {
         assert_eq!(before - after, paid, "{asset:?}");
     }
     // Another set of assets does not correct it.
-    let other = adjusting(root.path(), "fix2", 46, &json!({}), Some("fix"));
+    let other = adjusting(root.path(), "fix2", 46, &json!({"version": 2}), Some("fix"));
     let waiting = life.ask("fix2", other, true);
     life.settle_down();
     assert_eq!(status(waiting).0, 409);
