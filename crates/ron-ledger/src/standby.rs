@@ -60,9 +60,18 @@ pub(crate) struct Node {
     health: Arc<dyn Health>,
     /// A commit without a known outcome, with its callers.
     held: Option<(Vec<Request>, Vec<Reply>)>,
-    /// The epoch that is claimed, and the heads that the witnesses had before.
-    claiming: Option<(u64, Vec<Checkpoint>)>,
+    claiming: Option<Claiming>,
     poll_at: Deadline,
+}
+
+/// A claim of the log that has no outcome yet.
+struct Claiming {
+    /// The epoch that is claimed.
+    seen: u64,
+    /// The heads that the witnesses had before.
+    known: Vec<Checkpoint>,
+    /// It may be in the engine.
+    is_unknown: bool,
 }
 
 impl Node {
@@ -183,7 +192,11 @@ impl Node {
                 let size = engine.shared().reader().size_durable();
                 // An earlier process of this node has ended: this one has its directory.
                 if self.role.see(&head, size) || silent {
-                    self.claiming = Some((head.epoch, self.witnessed()));
+                    self.claiming = Some(Claiming {
+                        seen: head.epoch,
+                        known: self.witnessed(),
+                        is_unknown: false,
+                    });
                 }
             }
             self.health.standby(Some(&self.role.standing()));
@@ -209,18 +222,23 @@ impl Node {
     }
 
     fn claim(&mut self, engine: &mut Engine) -> Result<(), Stop> {
-        let Some((seen, known)) = &self.claiming else {
+        let Some(claiming) = &mut self.claiming else {
             return Ok(());
         };
         let now = Timestamp(self.clock.unix_ms());
-        let claimed = engine.claim(*seen, known, now, Deadline::within(CALL));
-        if matches!(
-            &claimed,
-            Err(CopyError::Log(LogError::Store(StoreError::Unknown(_))))
-        ) {
-            return Ok(()); // the same claim is waited for
+        let claimed = engine.claim(claiming.seen, &claiming.known, now, Deadline::within(CALL));
+        match &claimed {
+            // The same claim is waited for.
+            Err(CopyError::Log(LogError::Store(StoreError::Unknown(_)))) => {
+                claiming.is_unknown = true;
+                return Ok(());
+            }
+            // This call has changed nothing, but the claim before it may be in the engine, which takes no other one until it is known.
+            Err(CopyError::Log(LogError::Store(StoreError::Refused(_)))) if claiming.is_unknown => {
+                return self.judge(claimed).map(drop);
+            }
+            _ => self.claiming = None,
         }
-        self.claiming = None;
         if matches!(
             &claimed,
             Err(CopyError::Log(LogError::Store(StoreError::Fenced)))

@@ -141,11 +141,13 @@ pub fn claim(
             Some(epoch) => epoch,
             None => log.head(Deadline::within(CALL))?.epoch,
         };
-        seen = Some(epoch);
         let claimed = log.claim(epoch, &[], Deadline::within(CALL));
-        if !matches!(claimed, Err(LogError::Store(LogStoreError::Unknown(_)))) {
-            seen = None;
-        }
+        seen = match &claimed {
+            Err(LogError::Store(LogStoreError::Unknown(_))) => Some(epoch),
+            // This call has changed nothing, but the claim before it may be in the engine, which takes no other one until it is known.
+            Err(LogError::Store(LogStoreError::Refused(_))) => seen,
+            _ => None,
+        };
         claimed.map(|_| ())
     });
     claimed.map_err(|e| judge(&e))?;
