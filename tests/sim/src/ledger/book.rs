@@ -177,7 +177,7 @@ fn same_epochs(model: &Model, ledger: &Ledger) -> Result<(), String> {
         }
     }
     for ((tenant, epoch), next, paid, closed) in model.epochs() {
-        let doc = ledger.epoch(tenant, epoch);
+        let doc = ledger.epoch(tenant, epoch, None);
         let doc = doc.ok_or_else(|| format!("{epoch} is unknown"))?;
         let is_closed = doc.closed_seq.is_some();
         if (doc.next_index, doc.paid_minor.0, is_closed) != (next, paid, closed) {

@@ -92,6 +92,7 @@ impl Inputs {
             }),
             claims: None,
             correction: None,
+            also: Vec::new(),
             status: RunStatus::Ok,
             commitment: ContentId([0; 32]),
         };
