@@ -20,7 +20,7 @@ const TIMED: [(&str, &str); 2] = [
 ];
 
 /// Operations of a world within which a mutant must be found.
-const MUTANT_OPERATIONS: &str = "10000";
+const MUTANT_OPERATIONS: &str = "20000";
 
 /// The first seed of the search for a mutant in a world. Some mutants are found in most ranges of so many operations and not in all;
 /// from this seed on each is.
