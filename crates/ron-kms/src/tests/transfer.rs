@@ -12,6 +12,7 @@ use ron_proto::kms::{
 use ron_proto::values::{Alg, Kid};
 use ron_tlog::note::{Note, VerifierKey};
 
+use super::lifecycle::destroy;
 use super::{Rig, TestReply, create_request, op_id, principal, signed};
 use crate::attest::verify::{Expect, verify};
 use crate::audit::leaf::{Leaf, OK, Op};
@@ -147,6 +148,24 @@ fn of_a_key_that_is_made_and_imported_at_once_one_comes_to_be() {
     );
     // The native API has any number of keys of one purpose.
     assert_eq!(rig.create_as(&rig.caller, made).status, 201);
+    rig.stop();
+}
+
+/// A key whose destruction is ordered is deleted to clients of Vault's API, which may make another one of its name at once.
+#[test]
+fn a_name_is_free_for_a_new_key_once_the_destruction_of_its_key_is_ordered() {
+    let rig = Rig::memory();
+    let make = |op| {
+        let ask = create_request("app", Alg::Ed25519, PayloadPolicy::Any, op);
+        let (call, waiter) = rig.call_context(&rig.caller);
+        let job = StoreJob::Create(call, Box::new(ask), Purposes::Single);
+        rig.engine.kms.submit_store(job);
+        Rig::wait(waiter)
+    };
+    let first: KeyDoc = make(1).json();
+    assert_eq!(make(2).code(), "in_flight", "the name is taken");
+    assert_eq!(rig.change(&first.key, destroy(5_000)).status, 200);
+    assert_eq!(make(3).status, 201);
     rig.stop();
 }
 

@@ -146,6 +146,11 @@ pub enum KeyState {
 }
 
 impl KeyState {
+    /// Whether the key stays: its destruction is not ordered.
+    pub const fn is_kept(self) -> bool {
+        matches!(self, Self::Active | Self::Retired)
+    }
+
     /// Every state.
     pub const ALL: [Self; 4] = [
         Self::Active,

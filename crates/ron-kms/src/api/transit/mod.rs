@@ -29,7 +29,6 @@ use ron_custody::index::{Key, KeyIndex};
 use ron_custody::rights::may_use;
 use ron_custody::{Cause, Refusal};
 use ron_http::{Body, Method, Need, Principal, Request, Responder, Response, Route};
-use ron_proto::kms::KeyState;
 use ron_proto::values::{Alias, Kid, OpId, Purpose};
 use schemars::JsonSchema;
 use serde_json::Value;
@@ -279,7 +278,7 @@ fn names(index: &KeyIndex, caller: &Principal) -> Vec<String> {
     };
     let mut names: Vec<String> = below(MIXED)
         .chain(below(PLAIN))
-        .filter(|(kid, key)| is_there(key) && may_use(caller, kid, Some(&key.labels)).is_ok())
+        .filter(|(kid, key)| key.state.is_kept() && may_use(caller, kid, Some(&key.labels)).is_ok())
         .filter_map(|(kid, _)| name_of(kid.purpose.as_str()))
         .collect();
     names.sort();
@@ -297,13 +296,8 @@ fn called<'a>(
     Ok(keys.filter(|key| may_use(caller, &key.kid, Some(&key.labels)).is_ok()))
 }
 
-/// Whether Vault's clients see the key: one whose destruction is ordered is deleted to them.
-fn is_there(key: &Key) -> bool {
-    matches!(key.state, KeyState::Active | KeyState::Retired)
-}
-
 /// The key that is called `name` in this API: the oldest, if the native API was used to make several; otherwise the one with this
-/// alias.
+/// alias. One whose destruction is ordered is deleted to Vault's clients.
 fn find(index: &KeyIndex, caller: &Principal, name: &str) -> Result<Arc<Key>, Refusal> {
     let none = || Refusal::new(Cause::NotFound, "there is no key of this name");
     if let Some(key) = find_own(index, caller, name)? {
@@ -311,14 +305,15 @@ fn find(index: &KeyIndex, caller: &Principal, name: &str) -> Result<Arc<Key>, Re
     }
     let kid = alias_of(name).and_then(|alias| index.named(&caller.tenant, &alias).ok());
     let key = kid.and_then(|kid| index.keys.get(kid));
-    let usable =
-        |key: &&Arc<Key>| is_there(key) && may_use(caller, &key.kid, Some(&key.labels)).is_ok();
+    let usable = |key: &&Arc<Key>| {
+        key.state.is_kept() && may_use(caller, &key.kid, Some(&key.labels)).is_ok()
+    };
     key.filter(usable).cloned().ok_or_else(none)
 }
 
 /// The key that this API or another client made under `name`.
 fn find_own(index: &KeyIndex, caller: &Principal, name: &str) -> Result<Option<Arc<Key>>, Refusal> {
-    let keys = called(index, caller, name)?.filter(|key| is_there(key));
+    let keys = called(index, caller, name)?.filter(|key| key.state.is_kept());
     Ok(keys.min_by_key(|key| (key.created, key.kid.id)).cloned())
 }
 

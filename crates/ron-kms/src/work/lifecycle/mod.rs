@@ -179,8 +179,8 @@ impl Lifecycle {
             body: body_hash(Op::Create, "", &request),
         };
         let ordered = self.perform(call, change, &kid, |this, call| {
-            // It was free when the request came, or the request would have been answered with the key.
-            if purposes == Purposes::Single && this.is_free(&kid).is_err() {
+            // There was none when the request came, or the request would have been answered with it.
+            if purposes == Purposes::Single && this.has_named(call, &kid) {
                 let detail = "another request makes a key of this name: ask again";
                 return Err(Refusal::new(Cause::InFlight, detail).into());
             }
@@ -189,6 +189,13 @@ impl Lifecycle {
         if let Some((order, call)) = ordered {
             self.order(order, call, DeferredKind::Create(request, purposes));
         }
+    }
+
+    /// Whether the caller finds a key of this purpose, as by a name in Vault's API.
+    fn has_named(&self, call: &CallContext, wanted: &Kid) -> bool {
+        let index = self.kms.index.load();
+        let mut named = index.of_purpose(&wanted.tenant, wanted.purpose.clone());
+        named.any(|key| key.state.is_kept() && index.may_use(&call.caller, &key.kid).is_ok())
     }
 
     /// Changes a key that exists.
