@@ -77,8 +77,8 @@ pub fn ops_of(
 fn opens(first: &Op, op: &Op) -> bool {
     match (&first.entry().body, &op.entry().body) {
         (Body::EpochOpen(a), Body::EpochOpen(b)) => {
-            let tenant = |op: &Op| op.entry().header.tenant.clone();
-            (&a.epoch, a.commitment) == (&b.epoch, b.commitment) && tenant(first) == tenant(op)
+            let (tenant, other) = (&first.entry().header.tenant, &op.entry().header.tenant);
+            (tenant, &a.epoch, a.commitment) == (other, &b.epoch, b.commitment)
         }
         _ => false,
     }

@@ -237,13 +237,11 @@ impl Node {
             Err(CopyError::Log(LogError::Store(StoreError::Refused(_)))) if claiming.is_unknown => {
                 return self.judge(claimed).map(drop);
             }
+            Err(CopyError::Log(LogError::Store(StoreError::Fenced))) => {
+                self.claiming = None; // another node was first
+                return Ok(());
+            }
             _ => self.claiming = None,
-        }
-        if matches!(
-            &claimed,
-            Err(CopyError::Log(LogError::Store(StoreError::Fenced)))
-        ) {
-            return Ok(()); // another node was first
         }
         if self.judge(claimed)?.is_some() {
             self.clock.resume_after(engine.shared().state(State::ts).0);

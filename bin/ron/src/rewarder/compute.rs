@@ -16,9 +16,8 @@ use svc_rewarder::calculus::{Usage as _, Watch};
 use svc_rewarder::inputs::policy::{VerifiedPolicy, verify_stored};
 use svc_rewarder::inputs::snapshot::Sealed;
 use svc_rewarder::inputs::source::Target;
-use svc_rewarder::manifest::assets::{self, AssetJob};
-use svc_rewarder::manifest::correction::Earlier;
-use svc_rewarder::manifest::{Adjusts, dir};
+use svc_rewarder::manifest::assets;
+use svc_rewarder::manifest::dir;
 
 use super::import::dir_of;
 use super::remote::{NamedRun, Remote, failed, within};
@@ -132,7 +131,8 @@ fn here(args: &ComputeArgs, out: &Path) -> Result<(), String> {
     // Made here, with the permissions that the user chose for new directories.
     std::fs::create_dir_all(out).map_err(cannot)?;
     let spool = Spool::beside(out, &parent);
-    let jobs = spool.jobs(&policy, &earlier).map_err(cannot)?;
+    let target = |what: &str, asset: &Asset, _| Target::file(&OsDisk, &spool.file(what, asset));
+    let jobs = assets::jobs(&policy, &earlier, sealed.accounts(), target).map_err(cannot)?;
     let watch = Bar(bar("compute", sealed.accounts() as u64, ROWS));
     let computed = assets::compute_each(tenant, &epoch, jobs, &sealed, &watch);
     watch.0.finish_and_clear();
@@ -180,28 +180,6 @@ impl Spool {
         let mut path = self.stem.clone().into_os_string();
         path.push(format!(".{what}.{asset}"));
         path.into()
-    }
-
-    fn jobs<'e>(
-        &self,
-        policy: &VerifiedPolicy,
-        earlier: &'e [Earlier],
-    ) -> std::io::Result<Vec<AssetJob<'e>>> {
-        let target = |what: &str, asset: &Asset| Target::file(&OsDisk, &self.file(what, asset));
-        let job = |(at, policy): (usize, VerifiedPolicy)| {
-            let asset = &policy.policy.asset;
-            let adjusts = match earlier.get(at) {
-                Some(earlier) => Some(Adjusts::of(earlier, target("correction", asset)?)),
-                None => None,
-            };
-            Ok(AssetJob {
-                target: target("payouts", asset)?,
-                adjusts,
-                policy,
-            })
-        };
-        let each = policy.of_each_asset().into_iter();
-        each.enumerate().map(job).collect()
     }
 
     fn remove(&self, policy: &VerifiedPolicy) {

@@ -271,6 +271,7 @@ fn load_keys(
     differing: &mut Vec<Differing>,
 ) -> Result<Vec<KeyRow>, StoreError> {
     let rows = tx.query(KEYS, &part.chosen())?;
+    let macs = sealer.macs();
     let mut keys = Vec::with_capacity(rows.len());
     for row in rows {
         let (name, meta) = (row.text(0)?.to_owned(), row.blob(1)?.to_vec());
@@ -279,7 +280,7 @@ fn load_keys(
             .parse()
             .map_err(|_| StoreError::Tampered("a key's name".into()))?;
         let mac: [u8; 32] = row.blob(2)?.try_into().map_err(|_| tampered())?;
-        let found = sealer.mac(&name, &meta);
+        let found = macs.of(&name, [&meta[..]]);
         let damaged = !ct::eq(&found, &mac);
         let parsed = if damaged {
             differing.push(Differing {

@@ -290,6 +290,7 @@ impl KeyStore {
     ) -> Result<(), StoreError> {
         let kid = pending.kid.to_string();
         let (sealer, log) = (self.sealer.clone(), self.log().origin.clone());
+        let macs = sealer.macs();
         // NULL stands for the first log, so that the rows of a store with one node stay as they are.
         let further = (self.own > 0).then_some(log.as_str());
         let log_value = further.map_or(Value::Null, Value::from);
@@ -301,7 +302,7 @@ impl KeyStore {
             )?;
             for row in &unborn {
                 let version = number(row, 0)?;
-                let mac = sealer.macs().birth(&kid, version, (further, birth));
+                let mac = macs.birth(&kid, version, (further, birth));
                 tx.execute(
                     "UPDATE versions SET birth = ?1, birth_mac = ?2, birth_log = ?5
                      WHERE kid = ?3 AND number = ?4",

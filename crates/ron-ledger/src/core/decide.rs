@@ -133,11 +133,7 @@ impl<'a> Step<'a> {
         let seq = self.next_seq();
         match self.overlay.decide(op, seq) {
             Ok(effect) => self.record(op, place, Verdict::Done(effect)),
-            // Settlement entries have no key to use up, and a settler that waits for its pool to be
-            // funded must not fill the log.
-            Err(Stop::Refused(why)) if !why.has_leaf() || op.kind().is_settlement() => {
-                Outcome::Rejected(why)
-            }
+            Err(Stop::Refused(why)) if !has_leaf(op, &why) => Outcome::Rejected(why),
             Err(Stop::Refused(_)) if !self.overlay.may_refuse(&op.entry().header, 1) => {
                 Outcome::Rejected(Refusal::RefusalBudget)
             }
@@ -257,9 +253,7 @@ impl<'a> Step<'a> {
         }
         let group = self.overlay.group.take().expect("set above");
         match refused {
-            Some((at, why)) if !why.has_leaf() || ops[at].kind().is_settlement() => {
-                return Err(Apart::Refused(at, why));
-            }
+            Some((at, why)) if !has_leaf(&ops[at], &why) => return Err(Apart::Refused(at, why)),
             None if !known.is_empty() => return Err(Apart::Known(known)),
             Some((at, why)) => {
                 verdicts = vec![Verdict::Refused(Refusal::LinkedFailed); ops.len()];
@@ -438,4 +432,10 @@ impl<'a> Step<'a> {
         }
         Ok(())
     }
+}
+
+/// Whether the refusal of an entry has a leaf. Settlement entries have no key to use up, and a settler that waits for its pool to
+/// be funded must not fill the log.
+fn has_leaf(op: &Op, why: &Refusal) -> bool {
+    why.has_leaf() && !op.kind().is_settlement()
 }

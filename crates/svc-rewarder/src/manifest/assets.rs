@@ -35,6 +35,34 @@ pub struct AssetJob<'a> {
     pub adjusts: Option<Adjusts<'a>>,
 }
 
+/// A job for each asset of a policy, in its order. `earlier` is what the epoch that is corrected has paid of each, or empty. `target`
+/// makes the file `payouts` or `correction` of an asset, with room for so many accounts.
+pub fn jobs<'e, E>(
+    policy: &VerifiedPolicy,
+    earlier: &'e [Earlier],
+    accounts: usize,
+    target: impl Fn(&str, &Asset, usize) -> Result<Target, E>,
+) -> Result<Vec<AssetJob<'e>>, E> {
+    let job = |(at, policy): (usize, VerifiedPolicy)| {
+        let asset = &policy.policy.asset;
+        let adjusts = match earlier.get(at) {
+            Some(earlier) => {
+                // It has a row for every account of the two.
+                let rows = accounts + earlier.accounts();
+                Some(Adjusts::of(earlier, target("correction", asset, rows)?))
+            }
+            None => None,
+        };
+        Ok(AssetJob {
+            target: target("payouts", asset, accounts)?,
+            adjusts,
+            policy,
+        })
+    };
+    let each = policy.of_each_asset().into_iter();
+    each.enumerate().map(job).collect()
+}
+
 /// Computes every asset of an epoch, in the order of the policy. One that ends in quarantine takes the whole
 /// epoch with it, whose manifest then names no other asset.
 pub fn compute_each(
@@ -155,12 +183,11 @@ pub fn totals_of_each(computed: &Computed) -> Vec<AssetTotals> {
     if computed.also.is_empty() {
         return Vec::new();
     }
-    let each = std::iter::once(computed).chain(&computed.also);
     let totals = |it: &Computed| AssetTotals {
         asset: it.manifest.asset.clone(),
         totals: it.manifest.totals,
     };
-    each.map(totals).collect()
+    computed.each().map(totals).collect()
 }
 
 #[cfg(test)]

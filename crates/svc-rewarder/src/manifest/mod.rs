@@ -176,6 +176,13 @@ pub struct Computed {
     pub quarantine: Option<Stop>,
 }
 
+impl Computed {
+    /// This and the further assets of the epoch, in the order of the policy.
+    pub fn each(&self) -> impl Iterator<Item = &Self> {
+        std::iter::once(self).chain(&self.also)
+    }
+}
+
 /// Why a run could not be computed at all.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RunError {

@@ -72,15 +72,11 @@ pub fn verify_watched(dir: &Dir, pins: &Pins, watch: &impl Watch) -> Result<Veri
     let dirs = assets::of_each_asset(dir, &manifest);
     let mut manifests = vec![manifest.clone()];
     manifests.extend(assets::read_further(dir, &manifest)?);
+    let stored = dirs.iter().zip(&manifests);
+    let stored = stored.map(|(dir, manifest)| Earlier::stored(dir, manifest));
+    let mut stored = stored.collect::<Result<Vec<_>, _>>()?;
     // A manifest that names fewer assets than the policy comes out different, or is quarantined.
-    let stored: Vec<Option<Earlier>> = each
-        .iter()
-        .enumerate()
-        .map(|(at, _)| match (dirs.get(at), manifests.get(at)) {
-            (Some(dir), Some(manifest)) => Earlier::stored(dir, manifest),
-            _ => Ok(None),
-        })
-        .collect::<Result<_, _>>()?;
+    stored.resize_with(each.len(), || None);
     let jobs = each
         .into_iter()
         .zip(&stored)

@@ -96,8 +96,7 @@ impl ArtifactWriter {
         }
         (self.disk)(None);
         // A spooled table has been linked into the artifact directory; the spool's own name can go.
-        let each = std::iter::once(computed).chain(&computed.also);
-        let spooled = each.flat_map(|it| {
+        let spooled = computed.each().flat_map(|it| {
             let (table, accounts) = (it.table.as_ref(), it.accounts.as_ref());
             [table.map(Table::source), accounts.map(Sealed::source)]
         });
@@ -123,8 +122,8 @@ impl ArtifactWriter {
                 reason: reason(stop.kind(), stop.to_string()),
             };
         }
-        let each = std::iter::once(computed).chain(&computed.also);
-        let intents = each.map(|it| ledger_payouts(&it.manifest)).sum();
+        let intents = computed.each().map(|it| ledger_payouts(&it.manifest));
+        let intents = intents.sum();
         let release = &policy.policy.release;
         let breaches = guards::breaches(
             &self.root,

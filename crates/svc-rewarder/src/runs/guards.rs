@@ -85,10 +85,9 @@ pub(super) fn breaches(
     (target, computed): (&Dir, &Computed),
     policy: &RewardPolicy,
 ) -> Result<Vec<RunReason>, VerifyError> {
-    let each = || std::iter::once(computed).chain(&computed.also);
-    let pays = each().any(|it| it.manifest.totals.recipients > 0);
+    let pays = computed.each().any(|it| it.manifest.totals.recipients > 0);
     let mut all = Vec::new();
-    for (one, policy) in each().zip(policy.of_each_asset()) {
+    for (one, policy) in computed.each().zip(policy.of_each_asset()) {
         let asset = &one.manifest.asset;
         let dir = assets::of_asset(target, &computed.manifest, asset);
         let dir = dir.as_ref().unwrap_or(target);

@@ -21,9 +21,9 @@ use crate::inputs::source::Target;
 use crate::intake::Scratch;
 use crate::intake::fetch::{FetchError, Origin};
 use crate::library::{Library, LibraryError};
-use crate::manifest::assets::{self, AssetJob};
+use crate::manifest::assets;
 use crate::manifest::correction::Earlier;
-use crate::manifest::{Adjusts, Computed, RunError, dir};
+use crate::manifest::{Computed, RunError, dir};
 use crate::metrics::Metrics;
 
 /// Maximum sleep of an idle loop.
@@ -117,7 +117,13 @@ impl Worker {
         };
         let earlier = self.earlier(run, &policy)?;
         let timer = self.metrics.compute_seconds.start_timer();
-        let jobs = self.jobs(run, &policy, &snapshot, &earlier)?;
+        let target = |name: &str, asset: &Asset, rows| {
+            let target = self.target(run, &format!("{name}.{asset}"), rows);
+            target.map_err(|error| {
+                reason("io", format!("the payout table cannot be written: {error}"))
+            })
+        };
+        let jobs = assets::jobs(&policy, &earlier, snapshot.accounts(), target)?;
         // `install` makes the rayon iterators inside run on this pool and not on the global one.
         let computed = self.pool.install(|| {
             let (tenant, epoch) = (&run.tenant, &run.epoch);
@@ -159,44 +165,6 @@ impl Worker {
             .put_snapshot(&run.tenant, &sealed, self.clock.unix_ms())
             .map_err(|error| refused(&error))?;
         self.pool.install(stored).map_err(|error| refused(&error))
-    }
-
-    /// The assets to compute, and where what comes of them is written.
-    fn jobs<'e>(
-        &self,
-        run: &Run,
-        policy: &VerifiedPolicy,
-        snapshot: &Sealed,
-        earlier: &'e [Earlier],
-    ) -> Result<Vec<AssetJob<'e>>, RunReason> {
-        let target = |name: &str, asset: &Asset, rows| {
-            let target = self.target(run, &format!("{name}.{asset}"), rows);
-            target.map_err(|error| {
-                reason("io", format!("the payout table cannot be written: {error}"))
-            })
-        };
-        let job = |(at, policy): (usize, VerifiedPolicy)| {
-            let asset = &policy.policy.asset;
-            let adjusts = match earlier.get(at) {
-                Some(earlier) => {
-                    // It has a row for every account of the two.
-                    let rows = snapshot.accounts() + earlier.accounts();
-                    Some(Adjusts::of(earlier, target("correction", asset, rows)?))
-                }
-                None => None,
-            };
-            Ok(AssetJob {
-                target: target("payouts", asset, snapshot.accounts())?,
-                adjusts,
-                policy,
-            })
-        };
-        policy
-            .of_each_asset()
-            .into_iter()
-            .enumerate()
-            .map(job)
-            .collect()
     }
 
     /// What the epoch that the run corrects has paid of each asset; empty for a run that corrects none.
