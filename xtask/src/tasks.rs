@@ -58,7 +58,7 @@ pub const TASKS: &[Task] = &[
     },
     Task {
         name: "ha",
-        group: Group::Step("in both: logs and records in PostgreSQL"),
+        group: Group::Step("in unit and end-to-end tests: logs and records in PostgreSQL"),
         shows: "the contract of a log's store on a PostgreSQL primary with a synchronous standby: fencing, claims before reads, commits with a notice, a stopped standby, wrong settings, a failover that loses a provisional tail, ids that are used once; a log and a ledger's books of two nodes in an engine, under faults; the model of their protocol, with mutants; two ledgers that follow and take over, with a witness; the contract of records on SQLite and PostgreSQL; two wallets that answer for each other's open keys; a ledger that goes there and back; two key services with the same keys, as processes that are killed; services that stop while their database is silent",
         length: "3 min",
         run: Run::Crate(HA),
@@ -79,7 +79,7 @@ pub const TASKS: &[Task] = &[
     },
     Task {
         name: "columns",
-        group: Group::Step("in both: Parquet and Arrow files"),
+        group: Group::Step("in unit and end-to-end tests: Parquet and Arrow files"),
         shows: "the importers against files from DuckDB and pyarrow, files cut at every length, altered bytes",
         length: "3 min cold",
         run: Run::Crate(
