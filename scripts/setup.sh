@@ -104,11 +104,12 @@ fi
 # Of every target: the licences of all that is named in the lock are checked, without a network.
 cargo fetch --quiet --locked
 
+# Unoptimised: they run for seconds, and to optimise them takes minutes.
 if [ ! -x target/tools/bin/cargo-deny ] && ! command -v cargo-deny >/dev/null 2>&1; then
-  cargo install --quiet --locked --root target/tools --version 0.20.2 cargo-deny
+  cargo install --quiet --locked --debug --root target/tools --version 0.20.2 cargo-deny
 fi
 if [ ! -x target/tools/bin/cargo-deb ] && ! command -v cargo-deb >/dev/null 2>&1; then
-  cargo install --quiet --locked --root target/tools --version 3.8.0 cargo-deb
+  cargo install --quiet --locked --debug --root target/tools --version 3.8.0 cargo-deb
 fi
 
 # Again whenever the packages that a lock file names have changed.

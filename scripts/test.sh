@@ -40,7 +40,7 @@ cargo clippy "${everything[@]}" --all-targets -- -D warnings
 
 step "unit tests"
 # More threads than processors, because many tests wait for services, databases and devices.
-cargo test "${everything[@]}" --lib --bins -- --test-threads "$(($(nproc) + 1))"
+RUSTC_WORKSPACE_WRAPPER="$PWD/scripts/rustc-unoptimised.sh" cargo test "${everything[@]}" --lib --bins -- --test-threads "$(($(nproc) + 1))"
 
 step "fuzz targets compile"
 cargo check --release --locked --manifest-path fuzz/Cargo.toml --target-dir target
