@@ -107,6 +107,18 @@ fn one_look_names_the_service_that_is_gone_and_the_one_that_hangs() {
         shown = String::from_utf8_lossy(&out.stdout).into_owned();
         shown.contains("svc-wallet (down)")
     });
+    until(
+        "the rewarder tells of it while it has nothing to pay",
+        || {
+            let out = ron_on(dir.path(), &["status"]);
+            shown = String::from_utf8_lossy(&out.stdout).into_owned();
+            shown.contains("svc-rewarder (degraded)")
+        },
+    );
+    assert!(
+        shown.contains("ledger: the ledger is unavailable"),
+        "{shown}"
+    );
     let at = |text: &str| {
         shown
             .find(text)

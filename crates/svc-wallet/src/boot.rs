@@ -37,8 +37,11 @@ use crate::upstream::{SharedUpstream, Upstream};
 use crate::watch::{self, Watch};
 use crate::webhooks::{Endpoint, ProgressFile, Webhook, WebhookMetrics, WebhookParts};
 
-/// Pause between two probes of the ledger: short, so that a ledger that hangs is noticed soon.
-const PROBE_EVERY: Duration = Duration::from_millis(50);
+/// Pause between two probes of the ledger. Writes notice a ledger that hangs by their own calls, so this bounds only how long an
+/// idle wallet says that it is ready.
+const PROBE_PAUSE: Duration = Duration::from_millis(250);
+/// The pause while the ledger takes no writes, which a probe ends.
+const TROUBLE_PAUSE: Duration = Duration::from_millis(50);
 
 /// The feed as operators and callers read of it.
 const FEED_LAG: Follower = Follower {
@@ -415,7 +418,9 @@ fn probe(ctx: &ThreadCtx, upstream: &Upstream, slot: usize, ready: &ReadyBoard) 
             Ok(()) => ready.present("ledger"),
             Err(e) => ready.missing("ledger", format!("the ledger does not answer: {e}")),
         }
-        if ctx.shutdown.wait(Deadline::within(PROBE_EVERY)) {
+        let trouble = upstream.trouble().is_some();
+        let pause = if trouble { TROUBLE_PAUSE } else { PROBE_PAUSE };
+        if ctx.shutdown.wait(Deadline::within(pause)) {
             return;
         }
     }

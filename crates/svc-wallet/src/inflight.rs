@@ -108,6 +108,11 @@ impl InFlightTable {
         self.0.lock().contains_key(key)
     }
 
+    /// Whether any key is in flight.
+    pub fn has_any(&self) -> bool {
+        !self.0.lock().is_empty()
+    }
+
     /// Marks requests as sent. `false` for one without waiters: it is removed and must not be sent.
     pub fn send(&self, keys: &[&RequestKey]) -> Vec<bool> {
         let mut all = self.0.lock();

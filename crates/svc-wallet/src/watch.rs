@@ -3,8 +3,8 @@
 //! them.
 //!
 //! **One rule for both**: the service is ready exactly while it takes new writes. A slow disk alone
-//! ends neither, because the ledger still answers the probe. A stopped ledger ends both within
-//! `silent_after`, a hanging call within `hangs_after`, a ledger that reports itself closed (its
+//! ends neither, because the ledger still answers the probe. A stopped ledger ends both
+//! `silent_after` after the next call or probe has begun, a hanging call within `hangs_after`, a ledger that reports itself closed (its
 //! disk is full) at the next probe, other refusals through the breaker.
 
 use std::sync::Arc;
@@ -20,8 +20,11 @@ use crate::metrics::Metrics;
 use crate::unresolved::UnresolvedKeys;
 use crate::upstream::SharedUpstream;
 
-/// Pause between two checks.
-const EVERY: Duration = Duration::from_millis(20);
+/// Pause between two checks while anything is in flight or the ledger takes no writes.
+const BUSY_PAUSE: Duration = Duration::from_millis(20);
+/// Pause between two checks of an idle wallet. A request that begins in such a pause and asks for an answer within less than
+/// the pause and [`MARGIN`] is answered by the HTTP front.
+const IDLE_PAUSE: Duration = Duration::from_millis(50);
 pub const NO_WRITES: &str = "ledger_writes";
 
 /// State of the watch thread.
@@ -60,7 +63,9 @@ impl Watch {
                 closed = true;
                 self.followers.iter().for_each(|http| http.shutdown());
             }
-            if ctx.shutdown.wait(Deadline::within(EVERY)) {
+            let busy = off || self.upstream.has_calls() || self.in_flight.has_any();
+            let pause = if busy { BUSY_PAUSE } else { IDLE_PAUSE };
+            if ctx.shutdown.wait(Deadline::within(pause)) {
                 return;
             }
         }

@@ -192,6 +192,10 @@ impl Upstream {
         call()
     }
 
+    pub fn has_calls(&self) -> bool {
+        false
+    }
+
     pub fn trouble(&self) -> Option<Problem> {
         None
     }

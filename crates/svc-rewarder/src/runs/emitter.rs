@@ -31,6 +31,7 @@ use crate::manifest::{assets, claims_payout, dir, ledger_payouts, source, verify
 use crate::metrics::Metrics;
 use ron_service::pinned::KeyRing;
 
+/// How often the ledger is asked whether it answers while no run is settled.
 const IDLE: Duration = Duration::from_secs(5);
 /// Attempts of one upstream call before the run is held.
 const TRIES: u32 = 3;
@@ -58,6 +59,8 @@ pub struct Emitter {
     /// Called with the reason while the ledger or the KMS is unavailable, or with `None` when
     /// settlement works.
     pub upstream: Box<dyn Fn(Option<String>) + Send + Sync>,
+    /// Called with the reason when the ledger did not answer an idle emitter, or with `None` when it did.
+    pub ledger_away: Box<dyn Fn(Option<String>) + Send + Sync>,
 }
 
 /// Why an attempt ended early.
@@ -76,14 +79,27 @@ impl Emitter {
     /// The thread's body.
     pub fn run(&self, ctx: &ThreadCtx) {
         inline::here();
+        self.check_ledger();
         loop {
             match self.intents.recv(&ctx.shutdown, Deadline::within(IDLE)) {
                 Recv::Item(intent) => self.tick(&intent, &ctx.shutdown),
-                Recv::Timeout => {}
+                Recv::Timeout => self.check_ledger(),
                 // Queued runs are stored as sealed, settling or held; the next start finds them.
                 Recv::Shutdown | Recv::Closed => return,
             }
         }
+    }
+
+    /// An operator learns that nothing can be paid before an epoch is due.
+    pub fn check_ledger(&self) {
+        let why = match self.ledger.answers(Deadline::within(self.call_timeout)) {
+            Ok(()) => None,
+            Err(PortError::Unavailable(detail)) => {
+                Some(format!("{LEDGER} is unavailable: {detail}"))
+            }
+            Err(PortError::Refused { detail, .. }) => Some(format!("{LEDGER} refused: {detail}")),
+        };
+        (self.ledger_away)(why);
     }
 
     /// One attempt at one run; the result goes to the scheduler.

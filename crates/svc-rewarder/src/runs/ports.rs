@@ -22,6 +22,8 @@ pub enum PortError {
 }
 
 pub trait Ledger: Send + Sync {
+    /// Whether the ledger answers.
+    fn answers(&self, by: Deadline) -> Result<(), PortError>;
     /// An account's balances.
     fn account(&self, account: &Account, by: Deadline) -> Result<AccountDoc, PortError>;
     /// The settlement of an asset of an epoch, if it was ever opened.
@@ -62,6 +64,11 @@ impl From<ClientError> for PortError {
 }
 
 impl Ledger for LedgerClient {
+    fn answers(&self, by: Deadline) -> Result<(), PortError> {
+        self.active_head(by)?;
+        Ok(())
+    }
+
     fn account(&self, account: &Account, by: Deadline) -> Result<AccountDoc, PortError> {
         Ok(LedgerClient::account(self, account, by)?)
     }

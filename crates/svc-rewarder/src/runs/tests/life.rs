@@ -192,6 +192,7 @@ impl Life {
                 clock,
                 metrics,
                 upstream: Box::new(|_| {}),
+                ledger_away: Box::new(|_| {}),
             },
             work,
             results,

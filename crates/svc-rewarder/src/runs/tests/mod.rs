@@ -198,6 +198,24 @@ fn a_short_pool_or_an_unavailable_ledger_holds_and_recovers_by_itself() {
 }
 
 #[test]
+fn an_idle_emitter_tells_whether_the_ledger_answers() {
+    let root = tempfile::tempdir().expect("a directory");
+    let ledger = SimLedger::new(0);
+    let mut life = Life::begin(root.path(), &ledger, true);
+    let (told, tells) = std::sync::mpsc::sync_channel(1);
+    life.emitter.ledger_away = Box::new(move |why| told.send(why).expect("heard"));
+    let check = || {
+        life.emitter.check_ledger();
+        tells.recv().expect("told")
+    };
+    assert_eq!(check(), None);
+    ledger.away.store(1, Ordering::SeqCst);
+    assert_eq!(check(), Some("the ledger is unavailable: lost".to_owned()));
+    ledger.away.store(0, Ordering::SeqCst);
+    assert_eq!(check(), None);
+}
+
+#[test]
 fn usage_is_paid_once_whatever_the_epoch_is_called_and_whatever_is_lost() {
     let ledger = SimLedger::new(20_000);
     let first = tempfile::tempdir().expect("a directory");
