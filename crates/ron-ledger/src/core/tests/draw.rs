@@ -93,6 +93,46 @@ pub(super) fn name_own_holds(entries: &mut [Entry]) {
     }
 }
 
+/// The opening of an epoch with several assets, for a linked commit whose first entry opens one: further openings in it are made
+/// those of the same epoch.
+pub(super) fn opening(entries: &[Entry]) -> Option<Vec<Entry>> {
+    let first = entries.first()?;
+    let Entry::EpochOpen { asset, .. } = first else {
+        return None;
+    };
+    let of_first = |of: &Asset, to: u64, n: u128| {
+        let mut made = first.clone();
+        if let Entry::EpochOpen {
+            asset,
+            recipients,
+            amount_minor,
+            ..
+        } = &mut made
+        {
+            (*asset, *recipients, *amount_minor) = (of.clone(), to, Amount(n));
+        }
+        made
+    };
+    let other = if asset.as_str() == "as0" {
+        "as1"
+    } else {
+        "as0"
+    };
+    let size = entries.len() as u64;
+    let sibling = of_first(&other.parse().unwrap(), size.min(2), size.into());
+    let further = entries[1..].iter().filter_map(|e| match e {
+        Entry::EpochOpen {
+            asset,
+            recipients,
+            amount_minor,
+            ..
+        } => Some(of_first(asset, *recipients, amount_minor.0)),
+        _ => None,
+    });
+    let both = [first.clone(), sibling];
+    Some(both.into_iter().chain(further).collect())
+}
+
 /// The inputs of generated entries: the current nonces and holds.
 pub(super) struct Maker<'a> {
     model: &'a Model,
@@ -291,11 +331,11 @@ impl<'a> Maker<'a> {
                 adjusts,
             },
             13 => {
-                let index = self
-                    .model
-                    .epochs
-                    .get(epoch.as_str())
-                    .map_or(0, |e| e.1)
+                let assets = self.model.epochs.get(epoch.as_str());
+                let mut assets = assets.into_iter().flatten();
+                let index = assets
+                    .find(|it| it.0["asset"] == asset.as_str())
+                    .map_or(0, |it| it.1)
                     .saturating_add_signed(i64::from(d.nonce));
                 Entry::Payout {
                     principal,

@@ -14,7 +14,7 @@ mod limits;
 mod model;
 mod moves;
 
-use draw::{Draw, Maker, name_own_holds};
+use draw::{Draw, Maker, name_own_holds, opening};
 use model::{Expected, Model, with_ids};
 
 use super::leaf::encode;
@@ -156,9 +156,12 @@ fn expect(
         return vec![None; ops.len()];
     }
     if together {
-        let said = expect_together(model, ops, atomicity, *seq, (ts, burst));
-        let recorded = |s: &Expected| s.is_ok() || s.is_err_and(has_leaf);
-        if said.iter().all(recorded) {
+        let Some(said) = expect_together(model, ops, atomicity, *seq, (ts, burst)) else {
+            return vec![None; ops.len()];
+        };
+        let recorded =
+            |(op, s): (&Op, &Expected)| s.is_ok() || (key(op).is_some() && s.is_err_and(has_leaf));
+        if ops.iter().zip(&said).all(recorded) {
             for op in ops {
                 note(used, op);
             }
@@ -172,9 +175,8 @@ fn expect(
             all.push(None);
             continue;
         }
-        let before = format!("{model:?}");
-        let mut said = model.run(&op.into(), op.txid(*seq), ts);
-        let repeated = key(op).is_none() && said.is_ok() && format!("{model:?}") == before;
+        model.opening.clear();
+        let (mut said, repeated) = model.run_or_repeat(&op.into(), op.txid(*seq), ts);
         if repeated {
             all.push(None);
             continue;
@@ -193,25 +195,19 @@ fn expect(
     all
 }
 
-/// The same for entries that stand together.
+/// The same for entries that stand together; `None` when all of them repeat earlier ones.
 fn expect_together(
     model: &mut Model,
     ops: &[Op],
     atomicity: Atomicity,
     seq: u64,
     (ts, burst): (u64, u32),
-) -> Vec<Expected> {
+) -> Option<Vec<Expected>> {
     let before = model.clone();
     let linked = atomicity == Atomicity::Linked;
-    let at = |i: usize| seq + i as u64;
-    let mut said: Vec<Expected> = ops
-        .iter()
-        .enumerate()
-        .map(|(i, op)| {
-            let entry = with_ids(op.into(), |made| ops[made].txid(at(made)));
-            model.run(&entry, op.txid(at(i)), ts)
-        })
-        .collect();
+    let id = |i: usize| ops[i].txid(seq + i as u64);
+    let entries = ops.iter().map(|op| with_ids(op.into(), id));
+    let mut said = model.run_together(entries.enumerate().map(|(i, e)| (e, id(i))), ts)?;
     let only = |at: usize, why| {
         let mut said = vec![Err(RefusalCode::LinkedFailed); ops.len()];
         said[at] = Err(why);
@@ -222,8 +218,8 @@ fn expect_together(
         *model = before.clone();
         let why = said[at].unwrap_err();
         said = only(at, why);
-        if !has_leaf(why) {
-            return said;
+        if !has_leaf(why) || ops[at].key().is_none() {
+            return Some(said);
         }
     }
     let refused = |upto: usize, owner: &str| {
@@ -236,12 +232,12 @@ fn expect_together(
     };
     if let Some(at) = (0..ops.len()).find(|i| !fits(i)) {
         *model = before;
-        return only(at, RefusalCode::RefusalBudget);
+        return Some(only(at, RefusalCode::RefusalBudget));
     }
     for (op, said) in ops.iter().zip(&said) {
         model.note(&tenant(op), said.is_err(), ts);
     }
-    said
+    Some(said)
 }
 
 fn tenant(op: &Op) -> String {
@@ -280,10 +276,15 @@ fn drop_duplicate_keys(ops: Vec<Op>) -> Vec<Op> {
         .collect()
 }
 
-/// The entries of a linked commit, of which some name the holds that others make.
-fn linked_ops(ops: &[Op]) -> Vec<Op> {
-    let mut entries: Vec<Entry> = ops.iter().map(Entry::from).collect();
-    name_own_holds(&mut entries);
+/// The entries of a linked commit: the openings of an epoch, or entries of which some name the holds that others make.
+fn linked_ops(ops: Vec<Op>) -> Vec<Op> {
+    let entries: Vec<Entry> = ops.iter().map(Entry::from).collect();
+    let entries = opening(&entries).unwrap_or_else(|| {
+        let keyed = drop_duplicate_keys(ops);
+        let mut entries: Vec<Entry> = keyed.iter().map(Entry::from).collect();
+        name_own_holds(&mut entries);
+        entries
+    });
     let made = entries.into_iter().map(|e| Op::new(e, &salts()).unwrap());
     made.collect()
 }
@@ -306,7 +307,7 @@ fn check(plan: Plan, burst: u32) {
                 let ops = match atomicity {
                     Atomicity::Independent => ops,
                     Atomicity::Batch => drop_duplicate_keys(ops),
-                    Atomicity::Linked => linked_ops(&drop_duplicate_keys(ops)),
+                    Atomicity::Linked => linked_ops(ops),
                 };
                 (ops, *atomicity)
             })

@@ -1,6 +1,5 @@
-//! The reference model: the simplest possible ledger. Maps of names, one entry at a time as JSON, a
-//! clone to roll back. It shares no rule with the core, so that a mistake would have to be made
-//! twice.
+//! The reference model: the simplest possible ledger. Maps of names, one entry at a time as JSON, a clone to roll back.
+//! It shares no rule with the core, so that a mistake would have to be made twice.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -40,12 +39,13 @@ pub(super) struct Model {
     pub(super) budgets: BTreeMap<String, (u128, BTreeMap<u64, u128>)>,
     /// By tenant: the milliseconds until its refusals are forgotten, as of a time.
     pub(super) refusals: BTreeMap<String, (u64, u64)>,
-    /// Done transfers, captures and payouts: their purse, the account that got it, how much
-    /// it got and how much of that is left.
+    /// Done transfers, captures and payouts: their purse, the account that got it, how much it got and how much is left.
     pub(super) moved: BTreeMap<TxId, (Purse, String, u128, u128)>,
     pub(super) holds: BTreeMap<TxId, HeldMoney>,
-    /// The opening entry, the next index, the amount paid, closed.
-    pub(super) epochs: BTreeMap<String, (Value, u64, u128, bool)>,
+    /// By epoch, of each asset the opening entry, the next index, the amount paid, closed.
+    pub(super) epochs: BTreeMap<String, Vec<(Value, u64, u128, bool)>>,
+    /// The epochs that the commit at hand has opened.
+    pub(super) opening: BTreeSet<String>,
     /// By source, the epoch that paid last.
     pub(super) paid: BTreeMap<String, String>,
     /// Withdrawn manifests: epoch and commitment.
@@ -409,6 +409,34 @@ impl Model {
         }
     }
 
+    /// As [`Model::run`]. Also says whether the entry repeats an earlier one, which only entries without a key can.
+    pub(super) fn run_or_repeat(&mut self, e: &Entry, id: TxId, ts: u64) -> (Expected, bool) {
+        let before = format!("{self:?}");
+        let said = self.run(e, id, ts);
+        let repeats = e.request_key().is_none() && said.is_ok() && format!("{self:?}") == before;
+        (said, repeats)
+    }
+
+    /// Entries that stand together, also those behind a refused one; `None` when all of them repeat earlier ones.
+    pub(super) fn run_together(
+        &mut self,
+        entries: impl Iterator<Item = (Entry, TxId)>,
+        ts: u64,
+    ) -> Option<Vec<Expected>> {
+        self.opening.clear();
+        let (mut said, mut all_repeat) = (Vec::new(), true);
+        for (entry, id) in entries {
+            let (mut one, repeats) = self.run_or_repeat(&entry, id, ts);
+            // The assets of an epoch are known all or none.
+            if one.is_ok() && !said.is_empty() && repeats != all_repeat {
+                one = Err(No::EpochConflict);
+            }
+            all_repeat &= repeats;
+            said.push(one);
+        }
+        Some(said).filter(|_| !all_repeat)
+    }
+
     fn account(&mut self, e: &Value) -> Expected {
         let (a, terms) = (text(e, "account"), &e["terms"]);
         open(&a)?;
@@ -469,27 +497,26 @@ impl Model {
     /// By epoch, the one that corrects it.
     pub(super) fn corrected(&self) -> BTreeMap<String, String> {
         let all = self.epochs.iter();
-        let all = all.map(|(epoch, (open, ..))| (text(open, "adjusts"), epoch.clone()));
+        let all = all.map(|(epoch, assets)| (text(&assets[0].0, "adjusts"), epoch.clone()));
         all.filter(|(of, _)| !of.is_empty()).collect()
     }
 
     /// Opening an epoch again with the same fields is `Ok` and changes nothing; so are repeated
     /// payouts and closings.
     fn epoch_open(&mut self, e: &Value) -> Expected {
-        let (from, s, n) = (text(e, "from"), text(e, "asset"), amount(e));
-        if let Some((bound, ..)) = self.epochs.get(&text(e, "epoch")) {
-            return ensure(bound == e, No::EpochConflict);
-        }
-        let manifest = (text(e, "epoch"), text(e, "commitment"));
-        ensure(!self.voids.contains(&manifest), No::EpochVoid)?;
-        let named = text(e, "adjusts");
-        if let Some(last) = self.paid.get(&text(e, "source")) {
-            ensure(*last == named, No::UsagePaid)?;
+        let (epoch, from) = (text(e, "epoch"), text(e, "from"));
+        let (s, n) = (text(e, "asset"), amount(e));
+        if let Some(assets) = self.epochs.get(&epoch) {
+            let mut bound = ["commitment", "source", "adjusts"].iter();
+            let alike = bound.all(|field| assets[0].0[field] == e[field]);
+            ensure(alike, No::EpochConflict)?;
+            if let Some((bound, ..)) = assets.iter().find(|it| it.0["asset"] == e["asset"]) {
+                return ensure(bound == e, No::EpochConflict);
+            }
+            ensure(self.opening.contains(&epoch), No::EpochConflict)?;
         } else {
-            let known = named.is_empty() || self.epochs.contains_key(&named);
-            ensure(known, No::EpochUnknown)?;
+            self.epoch_binds(e)?;
         }
-        ensure(!self.corrected().contains_key(&named), No::UsagePaid)?;
         self.live(&from)?;
         self.spelt(&s)?;
         // An unknown pool or asset lacks funds even for zero.
@@ -501,16 +528,31 @@ impl Model {
         }
         self.put(&escrow(e), &s, n);
         self.paid.insert(text(e, "source"), text(e, "epoch"));
-        self.epochs
-            .insert(text(e, "epoch"), (e.clone(), 0, 0, false));
+        self.opening.insert(epoch.clone());
+        let assets = self.epochs.entry(epoch).or_default();
+        assets.push((e.clone(), 0, 0, false));
         Ok(())
+    }
+
+    fn epoch_binds(&self, e: &Value) -> Expected {
+        let manifest = (text(e, "epoch"), text(e, "commitment"));
+        ensure(!self.voids.contains(&manifest), No::EpochVoid)?;
+        let named = text(e, "adjusts");
+        if let Some(last) = self.paid.get(&text(e, "source")) {
+            ensure(*last == named, No::UsagePaid)?;
+        } else {
+            let known = named.is_empty() || self.epochs.contains_key(&named);
+            ensure(known, No::EpochUnknown)?;
+        }
+        ensure(!self.corrected().contains_key(&named), No::UsagePaid)
     }
 
     fn payout(&mut self, e: &Value, id: TxId) -> Expected {
         let (index, n) = (e["index"].as_u64().unwrap(), amount(e));
         let found = self.epochs.get_mut(&text(e, "epoch"));
-        let (bound, next, paid, closed) = found.ok_or(No::EpochUnknown)?;
-        ensure(e["asset"] == bound["asset"], No::EpochConflict)?;
+        let mut assets = found.ok_or(No::EpochUnknown)?.iter_mut();
+        let found = assets.find(|it| it.0["asset"] == e["asset"]);
+        let (bound, next, paid, closed) = found.ok_or(No::EpochConflict)?;
         if index < *next {
             return Ok(());
         }
@@ -535,10 +577,12 @@ impl Model {
 
     fn epoch_close(&mut self, e: &Value) -> Expected {
         let found = self.epochs.get_mut(&text(e, "epoch"));
-        let (bound, next, _, closed) = found.ok_or(No::EpochUnknown)?;
+        let assets = found.ok_or(No::EpochUnknown)?;
+        let alone = assets.len() == 1;
+        let named = |of: &Value| of["asset"] == e["asset"] || (e["asset"].is_null() && alone);
+        let found = assets.iter_mut().find(|it| named(&it.0));
+        let (bound, next, _, closed) = found.ok_or(No::EpochConflict)?;
         ensure(bound["commitment"] == e["commitment"], No::EpochConflict)?;
-        let named = e["asset"].is_null() || bound["asset"] == e["asset"];
-        ensure(named, No::EpochConflict)?;
         ensure(bound["recipients"] == *next, No::EpochIncomplete)?;
         *closed = true;
         Ok(())
@@ -547,7 +591,7 @@ impl Model {
     fn epoch_void(&mut self, e: &Value) -> Expected {
         let manifest = (text(e, "epoch"), text(e, "commitment"));
         let bound = self.epochs.get(&manifest.0);
-        let opened = bound.is_some_and(|(by, ..)| by["commitment"] == e["commitment"]);
+        let opened = bound.is_some_and(|assets| assets[0].0["commitment"] == e["commitment"]);
         ensure(!opened, No::EpochOpened)?;
         self.voids.insert(manifest);
         Ok(())
