@@ -329,7 +329,7 @@ fn emitter(
         clock: chassis.clock.clone(),
         metrics: metrics.clone(),
         upstream: Box::new(chassis.ready.hook("settlement")),
-        ledger_away: Box::new(chassis.ready.hook("ledger")),
+        ledger_unavailable: Box::new(chassis.ready.hook("ledger")),
     })
 }
 

@@ -301,11 +301,6 @@ impl Upstream {
             || self.clocks.age(now) >= self.stalled_after.hangs
     }
 
-    /// Whether a call is in flight.
-    pub fn has_calls(&self) -> bool {
-        self.clocks.oldest().is_some()
-    }
-
     /// Why the ledger cannot be read now; `None` when it can.
     pub fn unreachable(&self) -> Option<&'static str> {
         if self.stalled() {

@@ -20,7 +20,7 @@ use crate::metrics::Metrics;
 use crate::unresolved::UnresolvedKeys;
 use crate::upstream::SharedUpstream;
 
-/// Pause between two checks while anything is in flight or the ledger takes no writes.
+/// Pause between two checks while a write is in flight or the ledger takes none.
 const BUSY_PAUSE: Duration = Duration::from_millis(20);
 /// Pause between two checks of an idle wallet. A request that begins in such a pause and asks for an answer within less than
 /// the pause and [`MARGIN`] is answered by the HTTP front.
@@ -63,7 +63,7 @@ impl Watch {
                 closed = true;
                 self.followers.iter().for_each(|http| http.shutdown());
             }
-            let busy = off || self.upstream.has_calls() || self.in_flight.has_any();
+            let busy = off || self.in_flight.has_any();
             let pause = if busy { BUSY_PAUSE } else { IDLE_PAUSE };
             if ctx.shutdown.wait(Deadline::within(pause)) {
                 return;

@@ -192,10 +192,6 @@ impl Upstream {
         call()
     }
 
-    pub fn has_calls(&self) -> bool {
-        false
-    }
-
     pub fn trouble(&self) -> Option<Problem> {
         None
     }

@@ -60,7 +60,7 @@ pub struct Emitter {
     /// settlement works.
     pub upstream: Box<dyn Fn(Option<String>) + Send + Sync>,
     /// Called with the reason when the ledger did not answer an idle emitter, or with `None` when it did.
-    pub ledger_away: Box<dyn Fn(Option<String>) + Send + Sync>,
+    pub ledger_unavailable: Box<dyn Fn(Option<String>) + Send + Sync>,
 }
 
 /// Why an attempt ended early.
@@ -99,7 +99,7 @@ impl Emitter {
             }
             Err(PortError::Refused { detail, .. }) => Some(format!("{LEDGER} refused: {detail}")),
         };
-        (self.ledger_away)(why);
+        (self.ledger_unavailable)(why);
     }
 
     /// One attempt at one run; the result goes to the scheduler.

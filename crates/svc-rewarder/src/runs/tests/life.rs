@@ -192,7 +192,7 @@ impl Life {
                 clock,
                 metrics,
                 upstream: Box::new(|_| {}),
-                ledger_away: Box::new(|_| {}),
+                ledger_unavailable: Box::new(|_| {}),
             },
             work,
             results,

@@ -203,7 +203,7 @@ fn an_idle_emitter_tells_whether_the_ledger_answers() {
     let ledger = SimLedger::new(0);
     let mut life = Life::begin(root.path(), &ledger, true);
     let (told, tells) = std::sync::mpsc::sync_channel(1);
-    life.emitter.ledger_away = Box::new(move |why| told.send(why).expect("heard"));
+    life.emitter.ledger_unavailable = Box::new(move |why| told.send(why).expect("heard"));
     let check = || {
         life.emitter.check_ledger();
         tells.recv().expect("told")
