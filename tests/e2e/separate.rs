@@ -101,20 +101,13 @@ fn one_look_names_the_service_that_is_gone_and_the_one_that_hangs() {
     let (ledger, passport) = (running("ron-ledger"), running("svc-passport"));
     signal(ledger, "-KILL");
     signal(passport, "-STOP");
-    until("the wallet has lost its ledger", || {
+    until("the wallet and the rewarder have lost their ledger", || {
         let out = ron_on(dir.path(), &["status"]);
         assert_eq!(out.status.code(), Some(1));
         shown = String::from_utf8_lossy(&out.stdout).into_owned();
-        shown.contains("svc-wallet (down)")
+        // The rewarder has nothing to pay, and tells of it all the same.
+        shown.contains("svc-wallet (down)") && shown.contains("svc-rewarder (degraded)")
     });
-    until(
-        "the rewarder tells of it while it has nothing to pay",
-        || {
-            let out = ron_on(dir.path(), &["status"]);
-            shown = String::from_utf8_lossy(&out.stdout).into_owned();
-            shown.contains("svc-rewarder (degraded)")
-        },
-    );
     assert!(
         shown.contains("ledger: the ledger is unavailable"),
         "{shown}"

@@ -31,8 +31,8 @@ use crate::manifest::{assets, claims_payout, dir, ledger_payouts, source, verify
 use crate::metrics::Metrics;
 use ron_service::pinned::KeyRing;
 
-/// How often the ledger is asked whether it answers while no run is settled.
-const IDLE: Duration = Duration::from_secs(5);
+/// How often the ledger is asked, between two runs, whether it answers.
+const CHECK_EVERY: Duration = Duration::from_secs(5);
 /// Attempts of one upstream call before the run is held.
 const TRIES: u32 = 3;
 
@@ -59,7 +59,8 @@ pub struct Emitter {
     /// Called with the reason while the ledger or the KMS is unavailable, or with `None` when
     /// settlement works.
     pub upstream: Box<dyn Fn(Option<String>) + Send + Sync>,
-    /// Called with the reason when the ledger did not answer an idle emitter, or with `None` when it did.
+    /// Called with the reason when the ledger does not answer between two runs, or with `None` when it does. Apart from
+    /// `upstream`, because an answer of the ledger says nothing about the KMS.
     pub ledger_unavailable: Box<dyn Fn(Option<String>) + Send + Sync>,
 }
 
@@ -79,18 +80,23 @@ impl Emitter {
     /// The thread's body.
     pub fn run(&self, ctx: &ThreadCtx) {
         inline::here();
-        self.check_ledger();
+        let mut check_at = Deadline::within(Duration::ZERO);
         loop {
-            match self.intents.recv(&ctx.shutdown, Deadline::within(IDLE)) {
+            // Runs that come one after another must not keep an old answer in force.
+            if check_at.expired() {
+                self.check_ledger();
+                check_at = Deadline::within(CHECK_EVERY);
+            }
+            match self.intents.recv(&ctx.shutdown, check_at) {
                 Recv::Item(intent) => self.tick(&intent, &ctx.shutdown),
-                Recv::Timeout => self.check_ledger(),
+                Recv::Timeout => {}
                 // Queued runs are stored as sealed, settling or held; the next start finds them.
                 Recv::Shutdown | Recv::Closed => return,
             }
         }
     }
 
-    /// An operator learns that nothing can be paid before an epoch is due.
+    /// Asks the ledger whether it answers, so that an operator knows before an epoch is due that it could not be paid.
     pub fn check_ledger(&self) {
         let why = match self.ledger.answers(Deadline::within(self.call_timeout)) {
             Ok(()) => None,
