@@ -104,7 +104,7 @@ fi
 # Of every target: the licences of all that is named in the lock are checked, without a network.
 cargo fetch --quiet --locked
 
-# Unoptimised: they run for seconds, and to optimise them takes minutes.
+# cargo-deny and cargo-deb run for seconds; to compile them with optimisation would take minutes.
 if [ ! -x target/tools/bin/cargo-deny ] && ! command -v cargo-deny >/dev/null 2>&1; then
   cargo install --quiet --locked --debug --root target/tools --version 0.20.2 cargo-deny
 fi

@@ -143,7 +143,7 @@ fn a_run_of_two_assets_is_verified_proved_and_explained_from_its_directory() {
     assert_eq!(verified.also.len(), 1);
     for (dir, one) in of_each_asset(&dir, &computed.manifest)
         .into_iter()
-        .zip(std::iter::once(&computed).chain(&computed.also))
+        .zip(computed.each())
     {
         // The directory of an asset is that of a run which pays it alone.
         let alone = verify_run_dir(&dir, &pins()).expect("verifies");

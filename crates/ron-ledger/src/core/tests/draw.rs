@@ -93,8 +93,8 @@ pub(super) fn name_own_holds(entries: &mut [Entry]) {
     }
 }
 
-/// The opening of an epoch with several assets, for a linked commit whose first entry opens one: further openings in it are made
-/// those of the same epoch.
+/// The opening of an epoch with several assets, for a linked commit whose first entry opens one: that entry, one for the other
+/// asset, and what else opens an epoch in the commit, made to open the same one.
 pub(super) fn opening(entries: &[Entry]) -> Option<Vec<Entry>> {
     let first = entries.first()?;
     let Entry::EpochOpen { asset, .. } = first else {

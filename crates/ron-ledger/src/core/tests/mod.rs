@@ -160,7 +160,7 @@ fn expect(
             return vec![None; ops.len()];
         };
         let recorded =
-            |(op, s): (&Op, &Expected)| s.is_ok() || (key(op).is_some() && s.is_err_and(has_leaf));
+            |(op, s): (&Op, &Expected)| s.is_ok() || s.is_err_and(|why| has_leaf(op, why));
         if ops.iter().zip(&said).all(recorded) {
             for op in ops {
                 note(used, op);
@@ -175,14 +175,13 @@ fn expect(
             all.push(None);
             continue;
         }
-        model.opening.clear();
-        let (mut said, repeated) = model.run_or_repeat(&op.into(), op.txid(*seq), ts);
-        if repeated {
+        let alone = std::iter::once((op.into(), op.txid(*seq)));
+        let Some(mut said) = model.commit(alone, ts).map(|said| said[0]) else {
             all.push(None);
             continue;
-        }
+        };
         let owner = tenant(op);
-        let recorded = key(op).is_some() && said.is_err_and(has_leaf);
+        let recorded = said.is_err_and(|why| has_leaf(op, why));
         if recorded && !model.may_refuse(&owner, 1, ts, burst) {
             said = Err(RefusalCode::RefusalBudget);
         } else if said.is_ok() || recorded {
@@ -207,18 +206,18 @@ fn expect_together(
     let linked = atomicity == Atomicity::Linked;
     let id = |i: usize| ops[i].txid(seq + i as u64);
     let entries = ops.iter().map(|op| with_ids(op.into(), id));
-    let mut said = model.run_together(entries.enumerate().map(|(i, e)| (e, id(i))), ts)?;
+    let mut said = model.commit(entries.enumerate().map(|(i, e)| (e, id(i))), ts)?;
     let only = |at: usize, why| {
         let mut said = vec![Err(RefusalCode::LinkedFailed); ops.len()];
         said[at] = Err(why);
         said
     };
-    let stops = |s: &Expected| s.is_err_and(|why| linked || !has_leaf(why));
-    if let Some(at) = said.iter().position(stops) {
+    let stops = |(op, s): (&Op, &Expected)| s.is_err_and(|why| linked || !has_leaf(op, why));
+    if let Some(at) = ops.iter().zip(&said).position(stops) {
         *model = before.clone();
         let why = said[at].unwrap_err();
         said = only(at, why);
-        if !has_leaf(why) || ops[at].key().is_none() {
+        if !has_leaf(&ops[at], why) {
             return Some(said);
         }
     }
@@ -244,9 +243,9 @@ fn tenant(op: &Op) -> String {
     op.entry().header.tenant.to_string()
 }
 
-/// Whether a refusal of a keyed entry is recorded.
-fn has_leaf(why: RefusalCode) -> bool {
-    !matches!(why, RefusalCode::NonceConflict | RefusalCode::RefusalBudget)
+/// Whether the refusal of an entry is recorded.
+fn has_leaf(op: &Op, why: RefusalCode) -> bool {
+    op.key().is_some() && !matches!(why, RefusalCode::NonceConflict | RefusalCode::RefusalBudget)
 }
 
 /// The result of an outcome; `None` for those that have an earlier one.

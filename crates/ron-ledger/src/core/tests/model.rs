@@ -45,7 +45,7 @@ pub(super) struct Model {
     /// By epoch, of each asset the opening entry, the next index, the amount paid, closed.
     pub(super) epochs: BTreeMap<String, Vec<(Value, u64, u128, bool)>>,
     /// The epochs that the commit at hand has opened.
-    pub(super) opening: BTreeSet<String>,
+    opening: BTreeSet<String>,
     /// By source, the epoch that paid last.
     pub(super) paid: BTreeMap<String, String>,
     /// Withdrawn manifests: epoch and commitment.
@@ -409,16 +409,9 @@ impl Model {
         }
     }
 
-    /// As [`Model::run`]. Also says whether the entry repeats an earlier one, which only entries without a key can.
-    pub(super) fn run_or_repeat(&mut self, e: &Entry, id: TxId, ts: u64) -> (Expected, bool) {
-        let before = format!("{self:?}");
-        let said = self.run(e, id, ts);
-        let repeats = e.request_key().is_none() && said.is_ok() && format!("{self:?}") == before;
-        (said, repeats)
-    }
-
-    /// Entries that stand together, also those behind a refused one; `None` when all of them repeat earlier ones.
-    pub(super) fn run_together(
+    /// A commit of one entry, or of several, of which those behind a refused one are tried too. `None` when all of them repeat
+    /// earlier ones, which only entries without a key can.
+    pub(super) fn commit(
         &mut self,
         entries: impl Iterator<Item = (Entry, TxId)>,
         ts: u64,
@@ -426,7 +419,9 @@ impl Model {
         self.opening.clear();
         let (mut said, mut all_repeat) = (Vec::new(), true);
         for (entry, id) in entries {
-            let (mut one, repeats) = self.run_or_repeat(&entry, id, ts);
+            let before = (entry.request_key().is_none()).then(|| format!("{self:?}"));
+            let mut one = self.run(&entry, id, ts);
+            let repeats = one.is_ok() && before.is_some_and(|before| before == format!("{self:?}"));
             // The assets of an epoch are known all or none.
             if one.is_ok() && !said.is_empty() && repeats != all_repeat {
                 one = Err(No::EpochConflict);
