@@ -353,16 +353,53 @@ impl Usage for Sealed {
     }
 }
 
-/// Writes a sealed snapshot, account by account in order.
+/// Records in byte order of their accounts, with their totals; a part of a snapshot.
+pub(crate) struct Records {
+    width: usize,
+    bytes: Vec<u8>,
+    count: u64,
+    /// By metric: accounts above zero, and the sum.
+    totals: Vec<(u64, u128)>,
+}
+
+impl Records {
+    /// No records yet, for accounts of at most `width` bytes.
+    pub(crate) fn new(width: usize, metrics: usize) -> Self {
+        Self {
+            width,
+            bytes: Vec::new(),
+            count: 0,
+            totals: vec![(0, 0); metrics],
+        }
+    }
+
+    /// Appends the next account, with one amount per metric.
+    pub(crate) fn push(
+        &mut self,
+        account: &[u8],
+        amounts: impl Iterator<Item = u128>,
+    ) -> Result<(), SealError> {
+        let end = self.bytes.len() + self.width;
+        self.bytes.extend_from_slice(account);
+        self.bytes.resize(end, 0);
+        for (amount, (above, sum)) in amounts.zip(&mut self.totals) {
+            self.bytes.extend_from_slice(&amount.to_be_bytes());
+            *above += u64::from(amount != 0);
+            *sum = add_up(*sum, amount)?;
+        }
+        self.count += 1;
+        Ok(())
+    }
+}
+
+/// Writes a sealed snapshot, in order.
 pub(crate) struct SealWriter {
     target: Target,
     period: Option<UsagePeriod>,
-    width: usize,
     metrics: Vec<Metric>,
-    totals: Vec<(u64, u128)>,
-    records: u64,
     body: blake3::Hasher,
-    buffer: Vec<u8>,
+    /// Those of `records.bytes` that are written are not in it any more.
+    records: Records,
 }
 
 /// Write buffer of a [`SealWriter`], in bytes.
@@ -381,12 +418,9 @@ impl SealWriter {
         Ok(Self {
             target,
             period,
-            width,
-            totals: vec![(0, 0); metrics.len()],
+            records: Records::new(width, metrics.len()),
             metrics,
-            records: 0,
             body: blake3::Hasher::new(),
-            buffer: Vec::with_capacity(BUFFER + 4_096),
         })
     }
 
@@ -396,26 +430,36 @@ impl SealWriter {
         account: &[u8],
         amounts: impl Iterator<Item = u128>,
     ) -> Result<(), SealError> {
-        let end = self.buffer.len() + self.width;
-        self.buffer.extend_from_slice(account);
-        self.buffer.resize(end, 0);
-        for (amount, (above, sum)) in amounts.zip(&mut self.totals) {
-            self.buffer.extend_from_slice(&amount.to_be_bytes());
-            *above += u64::from(amount != 0);
-            *sum = add_up(*sum, amount)?;
-        }
-        self.records += 1;
-        if self.buffer.len() >= BUFFER {
+        self.records.push(account, amounts)?;
+        if self.records.bytes.len() >= BUFFER {
             self.flush()?;
         }
         Ok(())
     }
 
-    fn flush(&mut self) -> Result<(), SealError> {
-        self.body.update_rayon(&self.buffer);
-        self.target.append(&self.buffer)?;
-        self.buffer.clear();
+    /// Appends the next records.
+    pub(crate) fn append(&mut self, next: &Records) -> Result<(), SealError> {
+        self.flush()?;
+        self.write(&next.bytes)?;
+        self.records.count += next.count;
+        for ((above, sum), (more, part)) in self.records.totals.iter_mut().zip(&next.totals) {
+            *above += more;
+            *sum = add_up(*sum, *part)?;
+        }
         Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), SealError> {
+        let mut bytes = std::mem::take(&mut self.records.bytes);
+        self.write(&bytes)?;
+        bytes.clear();
+        self.records.bytes = bytes;
+        Ok(())
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<(), SealError> {
+        self.body.update_rayon(bytes);
+        Ok(self.target.append(bytes)?)
     }
 
     /// Writes the header and reads the whole file again: a returned snapshot has passed every
@@ -431,15 +475,17 @@ impl SealWriter {
         self.flush()?;
         let mut head = vec![0; HEAD + METRIC_ENTRY * self.metrics.len()];
         head[..8].copy_from_slice(&KIND.start());
-        head[8..12].copy_from_slice(&(self.width as u32).to_be_bytes());
+        head[8..12].copy_from_slice(&(self.records.width as u32).to_be_bytes());
         head[12..16].copy_from_slice(&(self.metrics.len() as u32).to_be_bytes());
-        head[16..24].copy_from_slice(&self.records.to_be_bytes());
+        head[16..24].copy_from_slice(&self.records.count.to_be_bytes());
         head[24..PERIOD].copy_from_slice(self.body.finalize().as_bytes());
         if let Some(period) = &self.period {
             let name = period.as_str().as_bytes();
             head[PERIOD..PERIOD + name.len()].copy_from_slice(name);
         }
-        for (at, (metric, (above, sum))) in self.metrics.iter().zip(&self.totals).enumerate() {
+        for (at, (metric, (above, sum))) in
+            self.metrics.iter().zip(&self.records.totals).enumerate()
+        {
             let entry = &mut head[HEAD + at * METRIC_ENTRY..HEAD + (at + 1) * METRIC_ENTRY];
             entry[..metric.as_str().len()].copy_from_slice(metric.as_str().as_bytes());
             entry[METRIC_NAME..METRIC_NAME + 8].copy_from_slice(&above.to_be_bytes());

@@ -15,8 +15,10 @@ mod columns;
 mod columns_tests;
 #[cfg(feature = "parquet")]
 mod parquet_file;
+mod pieces;
 mod rows;
 mod spill;
+mod table;
 #[cfg(test)]
 mod tests;
 #[cfg(feature = "parquet")]

@@ -1,16 +1,17 @@
-//! The growing table of an import: the rows read so far, added up.
+//! The rows of an import that were read so far, added up.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::collections::BTreeMap;
 
 use rayon::prelude::*;
 use ron_proto::ledger::ESCROW_PREFIX;
 use ron_proto::rewarder::{ImportKind, METRICS_MAX, Metric, UsagePeriod};
 use ron_proto::values::{Account, Amount};
 
-use super::spill::{Cell, Merged, Runs};
+use super::pieces::in_order;
+use super::spill::{Merged, Runs};
+use super::table::Table;
 use super::{Cancel, ImportError, Spill, at};
-use crate::inputs::snapshot::{SealWriter, Sealed};
+use crate::inputs::snapshot::{Records, SealError, SealWriter, Sealed};
 use crate::inputs::source::Target;
 
 const TWICE: &str =
@@ -22,11 +23,8 @@ const CHECK_EVERY: u64 = 1 << 14;
 /// Rows that one thread looks up at a time.
 const LOOKUPS: usize = if cfg!(test) { 2 } else { 512 };
 
-/// Memory of an account beside its name, in bytes: two shared pointers, their counts, a slot in the
-/// map.
-const ACCOUNT_COST: usize = 112;
-/// Memory of a cell, in bytes: amount and place, with the slack of growing vectors.
-const CELL_COST: usize = 36;
+/// Accounts whose records one thread encodes at a time.
+const RECORDS: usize = if cfg!(test) { 2 } else { 8_192 };
 
 /// Where a row came from: the number of its source in the upper 16 bits, its line in the others.
 /// Zero means no row.
@@ -95,36 +93,24 @@ fn parse_amount(line: u64, amount: &str) -> Result<u128, ImportError> {
     Ok(parsed.map_err(|error| at(line, format!("{error}")))?.0)
 }
 
-/// The amounts of one metric, by row number.
-#[derive(Default)]
-struct Column {
-    amounts: Vec<u128>,
-    /// Where each amount was first given; it tells a given zero from no amount.
-    places: Vec<Place>,
-    /// Over all rows, spilled or not.
-    sum: u128,
-}
-
-/// The table. The map is used for lookups only and never iterated, so its order does not affect the
-/// result.
+/// What is known of all rows, beside the table of those in memory.
 pub(super) struct Rows {
     kind: ImportKind,
     source: u64,
-    index: HashMap<Arc<[u8]>, usize>,
-    accounts: Vec<Arc<[u8]>>,
-    name_bytes: usize,
+    table: Table,
     longest: usize,
-    /// Metrics by name; the numbers index `columns`.
+    /// Metrics by name; the numbers are those of the table.
     metrics: BTreeMap<Metric, usize>,
-    columns: Vec<Column>,
+    /// By the metric's number: sum over all rows, spilled or not.
+    sums: Vec<u128>,
     spill: Option<(Spill, Runs)>,
     cancel: Option<Cancel>,
     /// Rows added so far.
     added: u64,
     /// How often the table was spilled. Row numbers from before a spill are no longer valid.
     spills: u64,
-    /// Scratch space for the lookups of a batch.
-    known: Vec<Option<usize>>,
+    /// Scratch space for the lookups of a batch: hash and row of each account.
+    known: Vec<(u64, Option<u32>)>,
     /// Maximum of `added`.
     rows_max: u64,
 }
@@ -139,12 +125,10 @@ impl Rows {
             known: Vec::new(),
             rows_max: u64::MAX,
             source: 0,
-            index: HashMap::new(),
-            accounts: Vec::new(),
-            name_bytes: 0,
+            table: Table::default(),
             longest: 0,
             metrics: BTreeMap::new(),
-            columns: Vec::new(),
+            sums: Vec::new(),
             spill: spill.map(|spill| {
                 let runs = Runs::new(spill.dir.clone());
                 (spill, runs)
@@ -191,17 +175,21 @@ impl Rows {
     /// which is most of the work, and several can wait at once.
     pub(super) fn add_batch(&mut self, batch: &Batch) -> Result<(), ImportError> {
         let mut known = std::mem::take(&mut self.known);
-        let index = &self.index;
+        let table = &self.table;
         let rows = batch.rows.par_iter().with_min_len(LOOKUPS);
-        rows.map(|row| index.get(batch.account(row).as_bytes()).copied())
-            .collect_into_vec(&mut known);
+        rows.map(|row| {
+            let account = batch.account(row).as_bytes();
+            let hash = table.hash(account);
+            (hash, table.find(hash, account))
+        })
+        .collect_into_vec(&mut known);
         let spills = self.spills;
-        for (row, known) in batch.rows.iter().zip(&known) {
+        for (row, (hash, found)) in batch.rows.iter().zip(&known) {
             self.count_row()?;
             // A spill during this batch has invalidated the row numbers looked up before it.
-            let at = match known.filter(|_| self.spills == spills) {
+            let at = match found.filter(|_| self.spills == spills) {
                 Some(at) => at,
-                None => self.row(row.line, batch.account(row))?,
+                None => self.row(row.line, batch.account(row), *hash)?,
             };
             self.add_to(row.line, at, batch.metric(row), row.amount)?;
         }
@@ -218,7 +206,8 @@ impl Rows {
         amount: u128,
     ) -> Result<(), ImportError> {
         self.count_row()?;
-        let row = self.row(line, account)?;
+        let hash = self.table.hash(account.as_bytes());
+        let row = self.row(line, account, hash)?;
         self.add_to(line, row, metric, amount)
     }
 
@@ -236,29 +225,23 @@ impl Rows {
     fn add_to(
         &mut self,
         line: u64,
-        row: usize,
+        row: u32,
         metric: &str,
         amount: u128,
     ) -> Result<(), ImportError> {
         let number = self.metric(line, metric)?;
-        let column = &mut self.columns[number];
-        if column.amounts.len() <= row {
-            column.amounts.resize(row + 1, 0);
-            column.places.resize(row + 1, 0);
-        }
         // The sum comes before the repetition, which is not known of rows that were spilled: a line that
         // breaks both rules is refused for the same one with any memory.
-        let sum = column.sum.checked_add(amount);
-        column.sum = sum.ok_or_else(|| at(line, "the sum of this metric passes 2^128-1"))?;
-        let first = column.places[row] == 0;
+        let sum = self.sums[number].checked_add(amount);
+        self.sums[number] = sum.ok_or_else(|| at(line, "the sum of this metric passes 2^128-1"))?;
+        let slot = self.table.slot(row, number);
+        let first = slot.place == 0;
         if !first && self.kind == ImportKind::Totals {
             return Err(at(line, TWICE));
         }
+        slot.amount += amount;
         if first {
-            column.places[row] = self.source | line;
-        }
-        column.amounts[row] += amount;
-        if first {
+            slot.place = self.source | line;
             self.spill_if_full()?;
         }
         Ok(())
@@ -273,17 +256,19 @@ impl Rows {
             .map_err(|error: ron_proto::values::ValueError| {
                 at(line, format!("not a valid metric: {}", error.why))
             })?;
-        if self.columns.len() == METRICS_MAX {
+        let number = self.sums.len();
+        if number == METRICS_MAX {
             return Err(at(line, format!("more than {METRICS_MAX} metrics")));
         }
-        self.metrics.insert(name, self.columns.len());
-        self.columns.push(Column::default());
-        Ok(self.columns.len() - 1)
+        self.metrics.insert(name, number);
+        self.sums.push(0);
+        self.table.add_metric();
+        Ok(number)
     }
 
-    fn row(&mut self, line: u64, account: &str) -> Result<usize, ImportError> {
-        if let Some(row) = self.index.get(account.as_bytes()) {
-            return Ok(*row);
+    fn row(&mut self, line: u64, account: &str, hash: u64) -> Result<u32, ImportError> {
+        if let Some(row) = self.table.find(hash, account.as_bytes()) {
+            return Ok(row);
         }
         account
             .parse::<Account>()
@@ -295,64 +280,25 @@ impl Rows {
             ));
         }
         self.longest = self.longest.max(account.len());
-        self.name_bytes += account.len();
-        let account: Arc<[u8]> = Arc::from(account.as_bytes());
-        let row = self.accounts.len();
-        self.accounts.push(Arc::clone(&account));
-        self.index.insert(account, row);
-        Ok(row)
+        Ok(self.table.insert(hash, account.as_bytes()))
     }
 
     fn spill_if_full(&mut self) -> Result<(), ImportError> {
-        let Some((limits, _)) = &self.spill else {
-            return Ok(());
-        };
-        let cells: usize = self.columns.iter().map(|column| column.amounts.len()).sum();
-        let used = self.accounts.len() * ACCOUNT_COST + self.name_bytes + cells * CELL_COST;
-        if used > limits.memory {
-            self.spill_all()?;
+        match &self.spill {
+            Some((limits, _)) if self.table.bytes() > limits.memory => self.spill_all(),
+            _ => Ok(()),
         }
-        Ok(())
-    }
-
-    /// Row numbers in the byte order of their accounts.
-    fn order(&self) -> Vec<u32> {
-        let mut order: Vec<u32> = (0..self.accounts.len() as u32).collect();
-        order.par_sort_unstable_by(|a, b| {
-            self.accounts[*a as usize].cmp(&self.accounts[*b as usize])
-        });
-        order
-    }
-
-    fn cells(&self, row: usize) -> impl Iterator<Item = Cell> + '_ {
-        let columns = self.columns.iter().enumerate();
-        columns.filter_map(move |(metric, column)| {
-            let place = *column.places.get(row).filter(|place| **place != 0)?;
-            Some(Cell {
-                metric: metric as u8, // below METRICS_MAX
-                place,
-                amount: column.amounts[row],
-            })
-        })
     }
 
     /// Moves the table from memory to a sorted run on disk.
     fn spill_all(&mut self) -> Result<(), ImportError> {
-        let Some((limits, mut runs)) = self.spill.take() else {
+        let Some((_, runs)) = &mut self.spill else {
             return Ok(());
         };
-        let order = self.order();
-        let rows = order.iter().map(|row| *row as usize);
-        let written = runs.write(rows.map(|row| (&*self.accounts[row], self.cells(row))));
+        let written = runs.write(&self.table, self.longest, self.sums.len());
         written.map_err(|error| ImportError::Scratch(error.to_string()))?;
-        self.spill = Some((limits, runs));
         self.spills += 1;
-        self.index = HashMap::new();
-        self.accounts = Vec::new();
-        self.name_bytes = 0;
-        for column in &mut self.columns {
-            (column.amounts, column.places) = (Vec::new(), Vec::new());
-        }
+        self.table.clear();
         Ok(())
     }
 
@@ -366,7 +312,10 @@ impl Rows {
         if self.kind == ImportKind::Events || self.spill_all().is_err() {
             return (number, fault);
         }
-        let twice = self.spill.take().and_then(|(_, runs)| runs.first_twice());
+        let twice = self
+            .spill
+            .take()
+            .and_then(|(_, runs)| runs.first_twice(self.sums.len()));
         // Several rows may stand on one line, which ends with a carriage return alone for some of them. Those
         // that were added came before the refused one.
         match twice.filter(|twice| *twice <= place) {
@@ -393,19 +342,23 @@ impl Rows {
         let seal_fault = |error| (None, ImportError::Seal(error));
         let mut writer =
             SealWriter::new(target, period, names, self.longest).map_err(seal_fault)?;
+        let empty = || Records::new(self.longest, by_name.len());
         if let Some((_, runs)) = self.spill.take().filter(|_| spilled) {
-            seal_runs(runs, self.kind, &by_name, &mut writer)?;
+            self.table = Table::default();
+            seal_runs(runs, self.kind, &by_name, empty, &mut writer)?;
         } else {
-            self.index = HashMap::new();
-            for row in self.order() {
-                let amount = |metric: &usize| {
-                    let amounts = &self.columns[*metric].amounts;
-                    amounts.get(row as usize).copied().unwrap_or(0)
-                };
-                let account = &self.accounts[row as usize];
-                let pushed = writer.push(account, by_name.iter().map(amount));
-                pushed.map_err(seal_fault)?;
-            }
+            let table = &self.table;
+            let order = table.order();
+            let parts: Vec<&[u32]> = order.chunks(RECORDS).collect();
+            let encode = |rows: &&[u32]| {
+                let mut records = empty();
+                for row in *rows {
+                    let amounts = by_name.iter().map(|metric| table.amount(*row, *metric));
+                    records.push(table.name(*row), amounts)?;
+                }
+                Ok(records)
+            };
+            in_order(&parts, encode, |records| writer.append(&records)).map_err(seal_fault)?;
         }
         writer.finish().map_err(seal_fault)
     }
@@ -416,25 +369,47 @@ fn twice_at(place: Place) -> (usize, ImportError) {
     (number as usize, at(line, TWICE))
 }
 
+/// Why a merge ended.
+enum Unmerged {
+    Scratch(std::io::Error),
+    Seal(SealError),
+}
+
+impl From<std::io::Error> for Unmerged {
+    fn from(error: std::io::Error) -> Self {
+        Self::Scratch(error)
+    }
+}
+
+impl From<Unmerged> for ImportError {
+    fn from(error: Unmerged) -> Self {
+        match error {
+            Unmerged::Scratch(error) => Self::Scratch(error.to_string()),
+            Unmerged::Seal(error) => Self::Seal(error),
+        }
+    }
+}
+
 fn seal_runs(
     runs: Runs,
     kind: ImportKind,
     by_name: &[usize],
+    empty: impl Fn() -> Records + Sync,
     writer: &mut SealWriter,
 ) -> Result<(), (Option<usize>, ImportError)> {
-    let mut pushed = Ok(());
-    let merged = runs.merge(|account: &[u8], cells: &Merged| {
-        if pushed.is_ok() {
-            let amounts = by_name.iter().map(|metric| cells.amount(*metric));
-            pushed = writer.push(account, amounts);
-        }
+    let see = |records: &mut Records, account: &[u8], cells: &Merged| {
+        let amounts = by_name.iter().map(|metric| cells.amount(*metric));
+        records.push(account, amounts).map_err(Unmerged::Seal)
+    };
+    let merged = runs.merge(by_name.len(), empty, see, |records| {
+        writer.append(&records).map_err(Unmerged::Seal)
     });
-    let twice = merged.map_err(|error| (None, ImportError::Scratch(error.to_string())))?;
+    let twice = merged.map_err(|error| (None, error.into()))?;
     match twice.filter(|_| kind == ImportKind::Totals) {
         Some(place) => {
             let (number, error) = twice_at(place);
             Err((Some(number), error))
         }
-        None => pushed.map_err(|error| (None, ImportError::Seal(error))),
+        None => Ok(()),
     }
 }

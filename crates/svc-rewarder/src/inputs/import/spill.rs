@@ -7,16 +7,21 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
 use std::io;
 
 use ron_files::{Dir, Kind, Place, RecordFile};
-use ron_proto::rewarder::METRICS_MAX;
+
+use super::pieces::in_order;
+use super::table::Table;
 
 /// Maximum runs merged at once; beyond it they are first merged to one. Bounds open files and
 /// buffers.
 const FAN_IN: usize = if cfg!(test) { 3 } else { 64 };
-/// Bytes after which a block of a run ends: what a merge holds of each run, and what is written at once.
-const BLOCK: usize = 1 << 16;
+/// Maximum bytes of a block, unless a single account has more: what a merge holds of each run.
+const BLOCK: usize = if cfg!(test) { 1 << 8 } else { 1 << 16 };
+/// Blocks of each run that one thread merges at a time. Blocks at the border of two such parts are read for both.
+const BLOCKS_OF_A_RUN: usize = if cfg!(test) { 2 } else { 8 };
 const KIND: Kind = Kind {
     name: b"SORT",
     version: 1,
@@ -30,6 +35,9 @@ pub(super) struct Cell {
     pub place: u64,
     pub amount: u128,
 }
+
+/// Encoded length of a cell, in bytes.
+const CELL: usize = 1 + 8 + 16;
 
 /// The cells of one account from all runs.
 pub(super) struct Merged {
@@ -48,7 +56,8 @@ impl Merged {
 
     /// Adds a cell. If its metric already has one, returns the later of the two places.
     fn add(&mut self, cell: Cell) -> io::Result<Option<u64>> {
-        let (place, amount) = &mut self.cells[usize::from(cell.metric)];
+        let found = self.cells.get_mut(usize::from(cell.metric));
+        let (place, amount) = found.ok_or_else(|| io::Error::other("a metric that no row has"))?;
         let sum = amount.checked_add(cell.amount);
         *amount = sum.ok_or_else(|| io::Error::other("a sum passes 2^128"))?;
         let twice = (*place != 0).then(|| (*place).max(cell.place));
@@ -72,76 +81,82 @@ impl Merged {
     }
 }
 
-/// A run that is complete: its file, and its blocks in order.
-struct Run {
-    name: String,
-    blocks: Vec<Place>,
+/// Accounts of a run that are encoded, in byte order.
+#[derive(Default)]
+struct Block {
+    first: Vec<u8>,
+    bytes: Vec<u8>,
 }
 
-/// Writes a run, account by account in byte order.
-struct RunWriter {
+impl Block {
+    fn put(&mut self, account: &[u8], cells: impl Iterator<Item = Cell>) {
+        if self.bytes.is_empty() {
+            self.first = account.to_vec();
+        }
+        // Accounts have at most 160 bytes and there are at most 64 metrics, so both casts are exact.
+        self.bytes.push(account.len() as u8);
+        self.bytes.extend_from_slice(account);
+        let count_at = self.bytes.len();
+        self.bytes.push(0);
+        for cell in cells {
+            self.bytes[count_at] += 1;
+            self.bytes.push(cell.metric);
+            self.bytes.extend_from_slice(&cell.place.to_be_bytes());
+            self.bytes.extend_from_slice(&cell.amount.to_be_bytes());
+        }
+    }
+}
+
+/// A run that is complete: its file, and its blocks in order, each with its first account.
+struct Run {
     name: String,
+    blocks: Vec<(Vec<u8>, Place)>,
+}
+
+/// Writes a run, block by block.
+struct RunWriter {
     file: RecordFile,
-    blocks: Vec<Place>,
-    block: Vec<u8>,
+    run: Run,
 }
 
 impl RunWriter {
     fn create(dir: &Dir, name: String) -> io::Result<Self> {
         Ok(Self {
             file: RecordFile::scratch(&**dir.disk(), &dir.file(&name), KIND)?,
-            name,
-            blocks: Vec::new(),
-            block: Vec::with_capacity(BLOCK * 2),
+            run: Run {
+                name,
+                blocks: Vec::new(),
+            },
         })
     }
 
-    fn put(&mut self, account: &[u8], cells: impl Iterator<Item = Cell>) -> io::Result<()> {
-        // Accounts have at most 160 bytes and there are at most 64 metrics, so both casts are exact.
-        self.block.push(account.len() as u8);
-        self.block.extend_from_slice(account);
-        let count_at = self.block.len();
-        self.block.push(0);
-        for cell in cells {
-            self.block[count_at] += 1;
-            self.block.push(cell.metric);
-            self.block.extend_from_slice(&cell.place.to_be_bytes());
-            self.block.extend_from_slice(&cell.amount.to_be_bytes());
-        }
-        if self.block.len() < BLOCK {
-            return Ok(());
-        }
-        self.end_block()
-    }
-
-    fn end_block(&mut self) -> io::Result<()> {
-        self.blocks.push(self.file.add(&[&self.block]));
-        self.block.clear();
+    fn put(&mut self, block: Block) -> io::Result<()> {
+        let place = self.file.add(&[&block.bytes]);
+        self.run.blocks.push((block.first, place));
         Ok(self.file.commit()?)
-    }
-
-    fn finish(mut self) -> io::Result<Run> {
-        self.end_block()?;
-        Ok(Run {
-            name: self.name,
-            blocks: self.blocks,
-        })
     }
 }
 
-/// Reads a run in order.
+/// The accounts of a merge that one thread takes at a time: from the first name on, up to the second or to the end.
+type Part = (Vec<u8>, Option<Vec<u8>>);
+
+/// Reads the accounts of a part from a run, in order.
 struct RunReader<'a> {
-    blocks: std::slice::Iter<'a, Place>,
+    blocks: std::slice::Iter<'a, (Vec<u8>, Place)>,
     block: Vec<u8>,
     at: usize,
+    part: &'a Part,
 }
 
 impl<'a> RunReader<'a> {
-    fn new(run: &'a Run) -> Self {
+    fn new(run: &'a Run, part: &'a Part) -> Self {
+        // The block before the first that begins behind the part's first account may have accounts of the part too.
+        let behind = run.blocks.partition_point(|(first, _)| *first <= part.0);
         Self {
-            blocks: run.blocks.iter(),
+            blocks: run.blocks[behind.saturating_sub(1)..].iter(),
             block: Vec::new(),
             at: 0,
+            part,
         }
     }
 
@@ -153,20 +168,38 @@ impl<'a> RunReader<'a> {
             .ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
     }
 
-    fn next_account(&mut self) -> io::Result<Option<Vec<u8>>> {
-        // An account never straddles two blocks.
-        while self.at == self.block.len() {
-            let Some(next) = self.blocks.next() else {
-                return Ok(None);
-            };
-            (self.block, self.at) = (next.read()?, 0);
+    /// Reads the name of the next account of the part. False at its end.
+    fn next_account(&mut self, account: &mut Vec<u8>) -> io::Result<bool> {
+        let (from, to) = self.part;
+        loop {
+            // An account never straddles two blocks.
+            while self.at == self.block.len() {
+                match self.blocks.next() {
+                    Some((first, next)) if to.as_ref().is_none_or(|to| first < to) => {
+                        (self.block, self.at) = (next.read()?, 0);
+                    }
+                    _ => return Ok(false),
+                }
+            }
+            let [length] = self.take()?;
+            let end = self.at + usize::from(length);
+            let name = self.block.get(self.at..end);
+            let name = name.ok_or(io::ErrorKind::UnexpectedEof)?;
+            if to.as_ref().is_some_and(|to| name >= to.as_slice()) {
+                return Ok(false);
+            }
+            let is_before = name < from.as_slice();
+            if !is_before {
+                account.clear();
+                account.extend_from_slice(name);
+            }
+            self.at = end;
+            if !is_before {
+                return Ok(true);
+            }
+            let cells = self.next_cells()?;
+            self.at += usize::from(cells) * CELL;
         }
-        let [length] = self.take()?;
-        let end = self.at + usize::from(length);
-        let account = self.block.get(self.at..end);
-        self.at = end;
-        let account = account.ok_or(io::ErrorKind::UnexpectedEof)?;
-        Ok(Some(account.to_vec()))
     }
 
     fn next_cells(&mut self) -> io::Result<u8> {
@@ -180,6 +213,14 @@ impl<'a> RunReader<'a> {
             place: u64::from_be_bytes(self.take()?),
             amount: u128::from_be_bytes(self.take()?),
         })
+    }
+}
+
+/// The earlier of two places.
+fn earlier(a: Option<u64>, b: Option<u64>) -> Option<u64> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
     }
 }
 
@@ -215,93 +256,149 @@ impl Runs {
         RunWriter::create(&self.dir, format!("run-{}", self.made))
     }
 
-    /// Writes a run of accounts in byte order.
-    pub(super) fn write<'a, C: Iterator<Item = Cell>>(
+    /// Writes the accounts of a table as a run. A block has as many accounts as surely fit: none is longer than `longest` or has
+    /// more than `metrics` cells.
+    pub(super) fn write(
         &mut self,
-        accounts: impl Iterator<Item = (&'a [u8], C)>,
+        table: &Table,
+        longest: usize,
+        metrics: usize,
     ) -> io::Result<()> {
         if self.runs.len() == FAN_IN {
-            self.compact()?;
+            self.compact(metrics)?;
         }
         let mut out = self.new_run()?;
-        for (account, cells) in accounts {
-            out.put(account, cells)?;
-        }
-        self.runs.push(out.finish()?);
+        let order = table.order();
+        let accounts = (BLOCK / (2 + longest + metrics * CELL)).max(1);
+        let blocks: Vec<&[u32]> = order.chunks(accounts).collect();
+        let encode = |rows: &&[u32]| {
+            let mut block = Block::default();
+            for row in *rows {
+                block.put(table.name(*row), table.cells(*row));
+            }
+            Ok(block)
+        };
+        in_order(&blocks, encode, |block| out.put(block))?;
+        self.runs.push(out.run);
         Ok(())
     }
 
     /// Merges all runs to one.
-    fn compact(&mut self) -> io::Result<()> {
+    fn compact(&mut self, metrics: usize) -> io::Result<()> {
         let mut out = self.new_run()?;
-        let mut written = Ok(());
-        let twice = self.merge_runs(|account, merged| {
-            if written.is_ok() {
-                written = out.put(account, merged.present());
+        let encode = |blocks: &mut Vec<Block>, account: &[u8], merged: &Merged| {
+            if blocks.last().is_none_or(|last| last.bytes.len() >= BLOCK) {
+                blocks.push(Block::default());
             }
+            if let Some(block) = blocks.last_mut() {
+                block.put(account, merged.present());
+            }
+            Ok(())
+        };
+        let twice = self.merge_runs(metrics, Vec::new, encode, |blocks| {
+            blocks.into_iter().try_for_each(|block| out.put(block))
         })?;
-        written?;
-        self.note(twice);
+        self.twice = earlier(self.twice, twice);
         for run in std::mem::take(&mut self.runs) {
             self.dir.remove(&run.name)?;
         }
-        self.runs.push(out.finish()?);
+        self.runs.push(out.run);
         Ok(())
     }
 
-    fn note(&mut self, twice: Option<u64>) {
-        self.twice = match (self.twice, twice) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        };
-    }
-
-    /// Passes every account, in byte order, to `see`. Returns the first place where a total was
-    /// given a second time.
-    pub(super) fn merge(mut self, see: impl FnMut(&[u8], &Merged)) -> io::Result<Option<u64>> {
-        let twice = self.merge_runs(see)?;
-        self.note(twice);
-        Ok(self.twice)
+    /// Passes every account, in byte order, to `see`, with a part of the result that begins as `empty`; and the parts, in order,
+    /// to `take`. Returns the first place where a total was given a second time.
+    pub(super) fn merge<P: Send, E: From<io::Error> + Send>(
+        self,
+        metrics: usize,
+        empty: impl Fn() -> P + Sync,
+        see: impl Fn(&mut P, &[u8], &Merged) -> Result<(), E> + Sync,
+        take: impl FnMut(P) -> Result<(), E> + Send,
+    ) -> Result<Option<u64>, E> {
+        let twice = self.merge_runs(metrics, empty, see, take)?;
+        Ok(earlier(self.twice, twice))
     }
 
     /// Merges only to find that place.
-    pub(super) fn first_twice(self) -> Option<u64> {
-        self.merge(|_, _| {}).ok().flatten()
+    pub(super) fn first_twice(self, metrics: usize) -> Option<u64> {
+        let nothing = |(): &mut (), _: &[u8], _: &Merged| Ok::<_, io::Error>(());
+        let merged = self.merge(metrics, || (), nothing, |()| Ok(()));
+        merged.ok().flatten()
     }
 
-    fn merge_runs(&self, mut see: impl FnMut(&[u8], &Merged)) -> io::Result<Option<u64>> {
+    fn merge_runs<P: Send, E: From<io::Error> + Send>(
+        &self,
+        metrics: usize,
+        empty: impl Fn() -> P + Sync,
+        see: impl Fn(&mut P, &[u8], &Merged) -> Result<(), E> + Sync,
+        mut take: impl FnMut(P) -> Result<(), E> + Send,
+    ) -> Result<Option<u64>, E> {
+        let mut first = None;
+        let merge = |part: &Part| {
+            let mut result = empty();
+            let twice = self.merge_part(metrics, part, |account, merged| {
+                see(&mut result, account, merged)
+            })?;
+            Ok((result, twice))
+        };
+        in_order(&self.parts(), merge, |(result, twice)| {
+            first = earlier(first, twice);
+            take(result)
+        })?;
+        Ok(first)
+    }
+
+    /// Parts of about the same size, in order, which together are everything.
+    fn parts(&self) -> Vec<Part> {
+        let blocks = self.runs.iter().flat_map(|run| &run.blocks);
+        let mut firsts: Vec<&Vec<u8>> = blocks.map(|(first, _)| first).collect();
+        firsts.sort_unstable();
+        let each = BLOCKS_OF_A_RUN * self.runs.len().max(1);
+        let mut from: Vec<&Vec<u8>> = firsts.into_iter().step_by(each).collect();
+        from.dedup();
+        let to = from.iter().skip(1).map(|next| Some((*next).clone()));
+        let to = to.chain(std::iter::once(None));
+        from.iter().map(|from| (*from).clone()).zip(to).collect()
+    }
+
+    fn merge_part<E: From<io::Error>>(
+        &self,
+        metrics: usize,
+        part: &Part,
+        mut see: impl FnMut(&[u8], &Merged) -> Result<(), E>,
+    ) -> Result<Option<u64>, E> {
         let mut readers = Vec::with_capacity(self.runs.len());
         let mut heap = BinaryHeap::with_capacity(self.runs.len());
         for (number, run) in self.runs.iter().enumerate() {
-            let mut reader = RunReader::new(run);
-            if let Some(account) = reader.next_account()? {
+            let (mut reader, mut account) = (RunReader::new(run, part), Vec::new());
+            if reader.next_account(&mut account)? {
                 heap.push(Reverse((account, number)));
             }
             readers.push(reader);
         }
         let mut merged = Merged {
-            cells: vec![(0, 0); METRICS_MAX],
+            cells: vec![(0, 0); metrics],
         };
-        let mut twice: Option<u64> = None;
-        while let Some(Reverse((account, number))) = heap.pop() {
-            let reader = &mut readers[number];
-            for _ in 0..reader.next_cells()? {
-                let second = merged.add(reader.next_cell()?)?;
-                twice = match (twice, second) {
-                    (Some(a), Some(b)) => Some(a.min(b)),
-                    (a, b) => a.or(b),
-                };
-            }
-            if let Some(next) = reader.next_account()? {
-                heap.push(Reverse((next, number)));
-            }
-            if heap
-                .peek()
-                .is_none_or(|Reverse((next, _))| *next != account)
-            {
-                see(&account, &merged);
+        let (mut twice, mut current) = (None, Vec::new());
+        while let Some(mut next) = heap.peek_mut() {
+            let Reverse((account, number)) = &mut *next;
+            if *account != current {
+                if !current.is_empty() {
+                    see(&current, &merged)?;
+                }
                 merged.clear();
+                current.clone_from(account);
             }
+            let reader = &mut readers[*number];
+            for _ in 0..reader.next_cells()? {
+                twice = earlier(twice, merged.add(reader.next_cell()?)?);
+            }
+            if !reader.next_account(account)? {
+                PeekMut::pop(next);
+            }
+        }
+        if !current.is_empty() {
+            see(&current, &merged)?;
         }
         Ok(twice)
     }
@@ -318,6 +415,7 @@ impl Drop for Runs {
 
 #[cfg(test)]
 mod tests {
+    use super::super::table::Slot;
     use super::*;
 
     #[test]
@@ -325,17 +423,18 @@ mod tests {
         let scratch = tempfile::tempdir().unwrap();
         let sums = |damage: Option<u64>| {
             let mut runs = Runs::new(Dir::os(scratch.path().join("import")));
-            let names: Vec<String> = (0..5_000).map(|n| format!("acc:{n:05}")).collect();
-            for place in 1..=2 {
-                let cell = Cell {
-                    metric: 3,
-                    place,
+            let mut table = Table::default();
+            (0..=3).for_each(|_| table.add_metric());
+            for number in 0..5_000 {
+                let name = format!("acc:{number:05}");
+                let row = table.insert(table.hash(name.as_bytes()), name.as_bytes());
+                *table.slot(row, 3) = Slot {
+                    place: 1,
                     amount: 7,
                 };
-                let rows = names
-                    .iter()
-                    .map(|name| (name.as_bytes(), std::iter::once(cell)));
-                runs.write(rows).unwrap();
+            }
+            for _ in 0..2 {
+                runs.write(&table, 9, 4).unwrap();
             }
             if let Some(at) = damage {
                 use std::os::unix::fs::FileExt as _;
@@ -350,7 +449,14 @@ mod tests {
                 file.write_all_at(&[byte[0] ^ 1], at).unwrap();
             }
             let mut sums = Vec::new();
-            runs.merge(|_, merged| sums.push(merged.amount(3)))?;
+            let see = |some: &mut Vec<u128>, _: &[u8], merged: &Merged| {
+                some.push(merged.amount(3));
+                Ok(())
+            };
+            runs.merge(4, Vec::new, see, |some| {
+                sums.extend(some);
+                Ok::<_, io::Error>(())
+            })?;
             Ok::<_, io::Error>(sums)
         };
         assert_eq!(sums(None).unwrap(), vec![14; 5_000]);
