@@ -176,13 +176,18 @@ impl Rows {
     pub(super) fn add_batch(&mut self, batch: &Batch) -> Result<(), ImportError> {
         let mut known = std::mem::take(&mut self.known);
         let table = &self.table;
-        let rows = batch.rows.par_iter().with_min_len(LOOKUPS);
-        rows.map(|row| {
-            let account = batch.account(row).as_bytes();
-            let hash = table.hash(account);
-            (hash, table.find(hash, account))
-        })
-        .collect_into_vec(&mut known);
+        known.resize(batch.len(), (0, None));
+        let some = known.par_chunks_mut(LOOKUPS);
+        some.zip(batch.rows.par_chunks(LOOKUPS))
+            .for_each(|(known, rows)| {
+                for (known, row) in known.iter_mut().zip(rows) {
+                    known.0 = table.hash(batch.account(row).as_bytes());
+                }
+                // After all hashes, so that the processor waits for several places of the memory at once.
+                for (known, row) in known.iter_mut().zip(rows) {
+                    known.1 = table.find(known.0, batch.account(row).as_bytes());
+                }
+            });
         let spills = self.spills;
         for (row, (hash, found)) in batch.rows.iter().zip(&known) {
             self.count_row()?;
@@ -270,9 +275,7 @@ impl Rows {
         if let Some(row) = self.table.find(hash, account.as_bytes()) {
             return Ok(row);
         }
-        account
-            .parse::<Account>()
-            .map_err(|error| at(line, format!("{error}")))?;
+        Account::check(account).map_err(|error| at(line, format!("{error}")))?;
         if account.starts_with(ESCROW_PREFIX) {
             return Err(at(
                 line,
