@@ -136,6 +136,28 @@ impl Desk {
         }
     }
 
+    /// The console shows the only epoch with the sums of both assets.
+    fn console_shows(&self, assets: &[Value]) {
+        let url = format!("{}/api/epochs", self.fleet.api("svc-admin"));
+        let token = self.fleet.token("svc-admin", None);
+        let due: Vec<Value> = assets.iter().map(|of| {
+            let totals = &of["totals"];
+            json!({"asset": of["asset"], "poolMinor": totals["pool_minor"], "payoutMinor": totals["payout_minor"],
+                "residualMinor": totals["residual_minor"], "recipients": totals["recipients"]})
+        }).collect();
+        let began = Instant::now();
+        loop {
+            let shown = json(&self.fleet.get(&url, Some(&token)), 200);
+            let epoch = &shown["epochs"][0];
+            if epoch["runState"] == "settled" {
+                assert_eq!(epoch["assets"], json!(due));
+                return;
+            }
+            assert!(began.elapsed() < Duration::from_secs(60), "{shown}");
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    }
+
     fn run_dir(&self, epoch: &str) -> PathBuf {
         let runs = self
             .fleet
@@ -176,6 +198,13 @@ fn two_assets_are_paid_once_over_a_kill_and_proved_without_a_service() {
             run["state"] == "settled" || (run["state"] == "settling" && settled > least)
         });
         assert!(least > 1_000 || run["state"] == "settling", "{run}");
+        if least == 1_000 {
+            for (asset, pool) in [("ron", RON_POOL), ("usd", USD_POOL)] {
+                let gauge = format!("svc_rewarder_pool_minor{{asset=\"{asset}\"}}");
+                let shown = desk.fleet.metric("svc-rewarder", &gauge);
+                assert_eq!(shown, pool as f64, "{gauge}");
+            }
+        }
         desk.kill();
     }
     let run = desk.until("e1", |run| run["state"] == "settled");
@@ -195,6 +224,7 @@ fn two_assets_are_paid_once_over_a_kill_and_proved_without_a_service() {
         let left = desk.balance(pool, assets[at]["asset"].as_str().unwrap());
         assert_eq!(json!(left), totals["residual_minor"], "{pool}");
     }
+    desk.console_shows(assets);
     // What a payee reads is one payout for each asset, and the wallet has both.
     let own = json(&desk.get("epochs/e1/payouts/acct%3Anode-00006"), 200);
     let own = own["payouts"].as_array().unwrap();

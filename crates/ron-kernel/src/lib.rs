@@ -62,7 +62,7 @@ pub use locks::{RankedMutex, RankedRwLock, assert_no_locks};
 #[cfg(not(any(loom, shuttle)))]
 pub use manual_clock::ManualClock;
 pub use metrics::{
-    BuiltQueue, ClosedCounter, ClosedGauge, Counter, CounterVec, FloatGauge, Gauge, GaugeVec,
+    BuiltQueue, ClosedCounter, ClosedGauge, Counter, CounterVec, FloatGaugeVec, Gauge, GaugeVec,
     Histogram, HistogramVec, KernelMetrics, LATENCY_BUCKETS, Registry,
 };
 pub use net::{Net, OsNet, SharedNet};

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use prometheus::core::Collector;
 pub use prometheus::{
-    Gauge as FloatGauge, Histogram, HistogramVec, IntCounter as Counter,
+    GaugeVec as FloatGaugeVec, Histogram, HistogramVec, IntCounter as Counter,
     IntCounterVec as CounterVec, IntGauge as Gauge, IntGaugeVec as GaugeVec,
 };
 use prometheus::{HistogramOpts, Opts, TextEncoder, proto};
@@ -185,9 +185,9 @@ impl Registry {
         self.made(name, || Gauge::new(name, help))
     }
 
-    /// A gauge for amounts that may be beyond 64 bits: exact up to 2^53, and within 2^-53 of itself above.
-    pub fn gauge_of_amount(&self, name: &str, help: &str) -> FloatGauge {
-        self.made(name, || FloatGauge::new(name, help))
+    /// A gauge by labels for amounts that may be beyond 64 bits: exact up to 2^53, and within 2^-53 of themselves above.
+    pub fn gauge_of_amount(&self, name: &str, help: &str, labels: &[&str]) -> FloatGaugeVec {
+        self.made(name, || FloatGaugeVec::new(Opts::new(name, help), labels))
     }
 
     /// A gauge by labels.

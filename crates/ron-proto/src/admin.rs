@@ -443,10 +443,8 @@ pub struct EpochView {
     pub reason: Option<String>,
     pub dry_run: bool,
     pub policy: String,
-    pub pool_minor: Option<String>,
-    pub payout_minor: Option<String>,
-    pub residual_minor: Option<String>,
-    pub recipients: Option<u64>,
+    /// What it pays, by asset; empty until it is computed.
+    pub assets: Vec<EpochAsset>,
     pub rows_total: u64,
     pub shares_computed: u64,
     pub intents_total: u64,
@@ -458,6 +456,19 @@ pub struct EpochView {
     pub commitment: Option<String>,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
+}
+
+/// The sums of one asset of an epoch.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct EpochAsset {
+    /// `null` for an epoch that an older rewarder has computed.
+    pub asset: Option<String>,
+    /// Amounts in minor units, as decimal strings.
+    pub pool_minor: String,
+    pub payout_minor: String,
+    pub residual_minor: String,
+    pub recipients: u64,
 }
 
 /// Result of reading the epochs of one node.

@@ -690,7 +690,8 @@ pub struct EpochRun {
     /// first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub totals: Option<RunTotals>,
-    /// The totals of every asset, for an epoch that pays several.
+    /// The totals of every asset, in the order of the policy; present once computed. (Absent of an epoch of one asset that an
+    /// older version has computed.)
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub assets: Vec<AssetTotals>,
     /// The principal that asked for the run.

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use ron_http::{Call, HttpClient};
 use ron_kernel::{Deadline, SharedClock, Snapshot, ThreadCtx};
+use ron_proto::Asset;
 use ron_proto::Timestamp;
-use ron_proto::admin::{EpochList, EpochSource, EpochView};
-use ron_proto::rewarder::{self, EpochRun};
+use ron_proto::admin::{EpochAsset, EpochList, EpochSource, EpochView};
+use ron_proto::rewarder::{self, EpochRun, RunTotals};
 
 use crate::actions::bearer;
 use crate::fleet::Fleet;
@@ -125,7 +126,6 @@ fn attention(state: &str) -> u8 {
 }
 
 fn view(node: &str, run: &EpochRun) -> EpochView {
-    let totals = run.totals.as_ref();
     EpochView {
         node: node.to_owned(),
         tenant: run.tenant.to_string(),
@@ -135,10 +135,7 @@ fn view(node: &str, run: &EpochRun) -> EpochView {
         reason: run.reason.as_ref().map(|reason| reason.detail.clone()),
         dry_run: run.dry_run,
         policy: run.policy_id.to_string(),
-        pool_minor: totals.map(|t| t.pool_minor.to_string()),
-        payout_minor: totals.map(|t| t.payout_minor.to_string()),
-        residual_minor: totals.map(|t| t.residual_minor.to_string()),
-        recipients: totals.map(|t| t.recipients),
+        assets: assets(run),
         rows_total: run.progress.rows_total,
         shares_computed: run.progress.shares_computed,
         intents_total: run.progress.intents_total,
@@ -149,6 +146,25 @@ fn view(node: &str, run: &EpochRun) -> EpochView {
         created_at: run.created_at,
         updated_at: run.updated_at,
     }
+}
+
+fn assets(run: &EpochRun) -> Vec<EpochAsset> {
+    let sums = |asset: Option<&Asset>, totals: &RunTotals| EpochAsset {
+        asset: asset.map(Asset::to_string),
+        pool_minor: totals.pool_minor.to_string(),
+        payout_minor: totals.payout_minor.to_string(),
+        residual_minor: totals.residual_minor.to_string(),
+        recipients: totals.recipients,
+    };
+    if run.assets.is_empty() {
+        let totals = run.totals.as_ref();
+        return totals
+            .map(|totals| sums(None, totals))
+            .into_iter()
+            .collect();
+    }
+    let all = run.assets.iter();
+    all.map(|of| sums(Some(&of.asset), &of.totals)).collect()
 }
 
 #[cfg(test)]

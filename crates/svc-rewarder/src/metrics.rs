@@ -1,9 +1,11 @@
 //! The rewarder's own metrics.
 
 use ron_kernel::{
-    ClosedCounter, ClosedGauge, Counter, FloatGauge, Histogram, KernelMetrics, Registry,
+    ClosedCounter, ClosedGauge, Counter, FloatGaugeVec, Histogram, KernelMetrics, Registry,
 };
-use ron_proto::rewarder::{RunState, RunTotals};
+use ron_proto::rewarder::RunState;
+
+use crate::manifest::Computed;
 
 /// Handles of the rewarder's metrics; clones share them.
 #[derive(Clone)]
@@ -19,12 +21,12 @@ pub struct Metrics {
     /// Time from start to result of a computation.
     pub compute_seconds: Histogram,
     pub rows: Counter,
-    /// Pool of the last computed epoch, in minor units (limited to 63 bits).
-    pub pool: FloatGauge,
+    /// Pool of the last computed epoch by asset, in minor units.
+    pub pool: FloatGaugeVec,
     /// Sum of payouts of the last computed epoch, likewise.
-    pub payout: FloatGauge,
+    pub payout: FloatGaugeVec,
     /// Residual of the last computed epoch, likewise.
-    pub residual: FloatGauge,
+    pub residual: FloatGaugeVec,
     /// Settlement entries by the ledger's answer.
     pub intents: ClosedCounter,
     /// Results dropped at shutdown; their runs are computed again at the next start.
@@ -67,15 +69,18 @@ impl Metrics {
             rows: registry.counter("rows_total", "Accounts in computed epochs."),
             pool: registry.gauge_of_amount(
                 "pool_minor",
-                "Pool of the last computed epoch, in minor units.",
+                "Pool of the last computed epoch by asset, in minor units.",
+                &["asset"],
             ),
             payout: registry.gauge_of_amount(
                 "payout_minor",
-                "Payouts of the last computed epoch, in minor units.",
+                "Payouts of the last computed epoch by asset, in minor units.",
+                &["asset"],
             ),
             residual: registry.gauge_of_amount(
                 "residual_minor",
-                "Residual of the last computed epoch, in minor units.",
+                "Residual of the last computed epoch by asset, in minor units.",
+                &["asset"],
             ),
             intents: registry.counter_closed(
                 "intents_total",
@@ -105,10 +110,21 @@ impl Metrics {
         }
     }
 
-    /// Shows a computed epoch's sums.
-    pub fn totals(&self, totals: &RunTotals) {
-        self.pool.set(totals.pool_minor.0 as f64);
-        self.payout.set(totals.payout_minor.0 as f64);
-        self.residual.set(totals.residual_minor.0 as f64);
+    /// Shows a computed epoch's sums, in place of those of the one before, which may have had other assets.
+    pub fn totals(&self, computed: &Computed) {
+        let sums = [&self.pool, &self.payout, &self.residual];
+        sums.iter().for_each(|sum| sum.reset());
+        for asset in computed.each() {
+            let totals = asset.manifest.totals;
+            let values = [
+                totals.pool_minor,
+                totals.payout_minor,
+                totals.residual_minor,
+            ];
+            for (sum, value) in sums.iter().zip(values) {
+                let of_asset = sum.with_label_values(&[asset.manifest.asset.as_str()]);
+                of_asset.set(value.0 as f64);
+            }
+        }
     }
 }

@@ -70,10 +70,11 @@ export interface AuditEntry {
 export interface AuditList { asOf: string; durable: boolean; dropped: number; entries: AuditEntry[] }
 export interface Epoch {
   node: string; tenant: string; epoch: string; runState: string; reasonCode: string | null; reason: string | null; dryRun: boolean; policy: string;
-  poolMinor: string | null; payoutMinor: string | null; residualMinor: string | null; recipients: Num;
+  assets: EpochAsset[];
   rowsTotal: number; sharesComputed: number; intentsTotal: number; intentsSettled: number; etaMs: Num; attempts: number;
   commitment: string | null; createdAt: string; updatedAt: string;
 }
+export interface EpochAsset { asset: string | null; poolMinor: string; payoutMinor: string; residualMinor: string; recipients: number }
 export interface EpochSource { node: string; readAt: string | null; problem: string | null; truncated: boolean }
 export interface EpochList { asOf: string; sources: EpochSource[]; epochs: Epoch[] }
 export interface ActionAnswer { asOf: string; id: string; action: string; result: string; changes: string[] }

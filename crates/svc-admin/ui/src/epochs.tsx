@@ -1,6 +1,6 @@
 // Reward epochs: how far each one is, its totals, and what holds it up.
 
-import type { Epoch, EpochList, State } from "./api.ts";
+import type { Epoch, EpochAsset, EpochList, State } from "./api.ts";
 import { Age, Card, Tag } from "./bits.tsx";
 import { minor, span, whole } from "./format.ts";
 import { t } from "./i18n.ts";
@@ -30,14 +30,16 @@ export function Epochs({ everyMs, utc }: { everyMs: number; utc: boolean }) {
 
 function Row({ epoch: e, utc }: { epoch: Epoch; utc: boolean }) {
   const [done, all] = e.intentsTotal ? [e.intentsSettled, e.intentsTotal] : [e.sharesComputed, e.rowsTotal];
-  const amount = (text: string | null) => text === null ? <span class="quiet">–<span class="sr"> {t("notReported")}</span></span> : minor(text);
+  const none = <span class="quiet">–<span class="sr"> {t("notReported")}</span></span>;
+  // One line for each asset, in every column alike. The pool's has its name.
+  const sums = (of: (asset: EpochAsset) => string) => e.assets.length === 0 ? none : e.assets.map((a) => <span class="line" key={a.asset}>{of(a)}</span>);
   return (
     <tr data-epoch={e.epoch} data-state={e.runState}>
       <td><Tag state={STATES[e.runState] ?? "unknown"} words={e.runState} />{e.dryRun && <small class="tag">{t("dryRun")}</small>}</td>
       <th scope="row">{e.epoch}<small>{e.tenant} · {e.policy}</small>{e.reason && <small class="cause" title={e.reasonCode ?? ""}>{e.reason}</small>}</th>
       <td class="keep">{all > 0 ? <><progress max={all} value={done} aria-label={t("progress")} /> <small>{whole(done)} / {whole(all)}</small></> : <span class="quiet">–</span>}{e.etaMs !== null && <small> {t("left", { t: span(e.etaMs / 1000) })}</small>}</td>
-      <td class="num">{amount(e.poolMinor)}</td><td class="num">{amount(e.payoutMinor)}</td><td class="num">{amount(e.residualMinor)}</td>
-      <td class="num">{whole(e.recipients)}</td><td class="num"><Age at={e.updatedAt} utc={utc} /></td>
+      <td class="num">{sums((a) => [minor(a.poolMinor), a.asset].filter(Boolean).join("\u00a0"))}</td><td class="num">{sums((a) => minor(a.payoutMinor))}</td><td class="num">{sums((a) => minor(a.residualMinor))}</td>
+      <td class="num">{sums((a) => whole(a.recipients))}</td><td class="num"><Age at={e.updatedAt} utc={utc} /></td>
     </tr>
   );
 }

@@ -178,11 +178,8 @@ pub fn earlier_of_each(run: &Dir, policy: &VerifiedPolicy) -> Result<Vec<Earlier
     dirs.iter().map(Earlier::open).collect()
 }
 
-/// The totals of every asset, for a run that pays several.
+/// The totals of every asset, in the order of the policy.
 pub fn totals_of_each(computed: &Computed) -> Vec<AssetTotals> {
-    if computed.also.is_empty() {
-        return Vec::new();
-    }
     let totals = |it: &Computed| AssetTotals {
         asset: it.manifest.asset.clone(),
         totals: it.manifest.totals,

@@ -87,7 +87,7 @@ pub struct Run {
     pub commitment: Option<ContentId>,
     /// The manifest's totals, once computed.
     pub totals: Option<RunTotals>,
-    /// The totals of every asset, once computed, for an epoch that pays several.
+    /// The totals of every asset, once computed.
     pub assets: Vec<AssetTotals>,
     /// Accounts of the snapshot, once computed.
     pub accounts: u64,
@@ -284,7 +284,7 @@ pub enum RunEvent {
     Sealed {
         commitment: ContentId,
         totals: RunTotals,
-        /// The totals of every asset, for an epoch that pays several.
+        /// The totals of every asset.
         assets: Vec<AssetTotals>,
         /// Accounts of the snapshot.
         accounts: u64,

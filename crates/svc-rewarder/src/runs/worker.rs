@@ -133,7 +133,7 @@ impl Worker {
             Ok(computed) => {
                 timer.observe_duration();
                 self.metrics.rows.inc_by(snapshot.accounts() as u64);
-                self.metrics.totals(&computed.manifest.totals);
+                self.metrics.totals(&computed);
                 Ok(Box::new(Product {
                     computed,
                     snapshot,
