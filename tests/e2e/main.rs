@@ -76,6 +76,8 @@ mod sdk;
 mod secrets_in_memory;
 mod separate;
 mod series;
+mod spans;
+mod spans;
 mod ssh_sign;
 mod stolen_issuer;
 mod taken_port;

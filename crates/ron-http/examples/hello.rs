@@ -122,6 +122,7 @@ fn main() -> std::io::Result<()> {
         poll: &POLL,
         workers: &WORKERS,
         queue: &CONNS,
+        spans: None,
     };
     let limits = Limits {
         max_conns: 4096,

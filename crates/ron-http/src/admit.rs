@@ -51,6 +51,11 @@ impl Shared {
             .raw("x-request-id")
             .and_then(ShortId::parse)
             .unwrap_or_else(|| self.ids.fresh(self.clock.unix_ms()));
+        // In several fields it would have to be joined; a context may lose its state.
+        let state = headers
+            .get(TRACESTATE)
+            .filter(|_| headers.count(TRACESTATE) == 1);
+        let trace = Trace::of(id, headers.get(TRACEPARENT), state, self.spans.as_deref());
         // For other methods a matching tag would mean 412 (RFC 9110, section 13.1.2), which no
         // route needs.
         let conditional = matches!(head.method, Method::GET | Method::HEAD);
@@ -59,7 +64,7 @@ impl Shared {
             .filter(|_| conditional)
             .map(Box::from);
         lease.exchange = Some(Exchange {
-            id,
+            trace: trace.clone(),
             route: None,
             method: head.method,
             http11: head.http11,
@@ -69,7 +74,7 @@ impl Shared {
         if !head.keep_alive {
             lease.after = After::Close;
         }
-        match self.check(lease, &head, headers, &target, id) {
+        match self.check(lease, &head, headers, &target, trace) {
             Ok(reading) => {
                 if head.expects_continue && lease.input.is_empty() {
                     // Best effort: a client that gets no 100 sends its body anyway, after a while.
@@ -90,7 +95,7 @@ impl Shared {
         head: &Head,
         headers: Headers,
         target: &str,
-        id: ShortId,
+        trace: Trace,
     ) -> Result<Box<Reading>, Box<Response>> {
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
         let (route, values) = self.find(head.method, path)?;
@@ -112,11 +117,6 @@ impl Shared {
                 "the query is not valid percent-encoded text",
             ));
         };
-        // In several fields it would have to be joined; a context may lose its state.
-        let state = headers
-            .get(TRACESTATE)
-            .filter(|_| headers.count(TRACESTATE) == 1);
-        let trace = Trace::of(id, headers.get(TRACEPARENT), state);
         let head_info = RequestHead {
             method: head.method,
             path: path.to_owned(),

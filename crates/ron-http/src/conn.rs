@@ -8,7 +8,6 @@ use std::time::Instant;
 use crate::auth::Principal;
 use crate::body::BodyDecoder;
 use crate::head::{ClientCert, Method, RequestHead, Transport};
-use crate::ids::ShortId;
 use crate::memory::{Full, HeldBytes};
 use crate::pace::Pace;
 use crate::parse::HeadScanner;
@@ -18,6 +17,7 @@ use crate::room::Share;
 use crate::source::Sending;
 use crate::spool::Spool;
 use crate::stream::Stream;
+use crate::trace::Trace;
 use crate::unpack::Coding;
 
 /// Bytes read and not parsed yet. An empty input owns no memory; a worker lends its own buffer
@@ -217,7 +217,7 @@ pub(crate) enum After {
 /// The parts of a request that its answer needs.
 #[derive(Debug)]
 pub(crate) struct Exchange {
-    pub id: ShortId,
+    pub trace: Trace,
     pub route: Option<usize>,
     pub method: Method,
     pub http11: bool,

@@ -28,17 +28,20 @@ use crate::room::{FREE_ROW, Share};
 use crate::router::Router;
 use crate::shared::{AccessLog, LISTENERS, Shared};
 use crate::slots::{ParkedAs, SLOT_ROW, Slots};
+use crate::spans::Spans;
 use crate::stream::Stream;
 use crate::timer::Timer;
 
 /// The rows of a service's topology for the threads and the queue of a front.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct FrontSpec {
     pub poll: &'static ThreadSpec,
     pub workers: &'static ThreadSpec,
     /// The queue between them. It holds tokens of connections; its capacity follows from
     /// `max_conns`.
     pub queue: &'static QueueSpec,
+    /// Where the spans of its requests go, if somebody collects them.
+    pub spans: Option<Arc<Spans>>,
 }
 
 const LISTENER_ROW: LockSpec = LockSpec {
@@ -133,6 +136,7 @@ impl Front {
             draining: AtomicBool::new(false),
             in_flight: AtomicUsize::new(0),
             access: AccessLog::default(),
+            spans: spec.spans.clone(),
             answered: DrainMeter::default(),
             polling: AtomicBool::new(false),
             done: done_trigger,

@@ -53,6 +53,7 @@ mod serve;
 mod shared;
 mod slots;
 mod source;
+mod spans;
 mod spool;
 mod stream;
 mod timer;
@@ -80,6 +81,7 @@ pub use response::{Body, HeaderText, Response, Streamed};
 pub use route::{Handler, Route, sync};
 pub use router::Router;
 pub use source::Source;
+pub use spans::{EndedSpan, Span, Spans};
 pub use spool::{Upload, UploadReader};
 pub use tls::{
     ClientTls, ClientTlsFiles, ServerTls, ServerTlsFiles, TlsError, TlsIdentity, certificate_print,

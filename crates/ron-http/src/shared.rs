@@ -15,7 +15,7 @@ use crate::auth::{Authorizer, Principal};
 use crate::conn::{After, Exchange, Flushed, Input, Output, Step};
 use crate::failures::Failures;
 use crate::head::Method;
-use crate::ids::Ids;
+use crate::ids::{Ids, ShortId};
 use crate::limits::Limits;
 use crate::listener::{Listener, SOCKETS_MAX};
 use crate::memory::Full;
@@ -25,6 +25,7 @@ use crate::responder::{Hook, Sink, Ticket};
 use crate::response::{Body, Form, Response, Rest, encode};
 use crate::router::Compiled;
 use crate::slots::{Delivery, Lease, ParkedAs, Slots};
+use crate::spans::{EndedSpan, Spans};
 
 /// Tokens from here on are listeners'; the last number is no token.
 pub(crate) const LISTENERS: u64 = u64::MAX - SOCKETS_MAX as u64;
@@ -87,6 +88,8 @@ pub(crate) struct Shared {
     pub in_flight: AtomicUsize,
     pub failures: Failures,
     pub access: AccessLog,
+    /// Where the spans of requests go; `None` if nobody collects them.
+    pub spans: Option<Arc<Spans>>,
     /// Rate at which handlers answer, for `Retry-After`.
     pub answered: DrainMeter,
     /// True while the poll thread's body runs.
@@ -123,14 +126,15 @@ impl Shared {
         let status = response.status;
         lease.gone = None;
         let fresh = exchange.is_none().then(|| self.ids.fresh(unix_ms));
-        let id = exchange.as_ref().map(|exchange| exchange.id).or(fresh);
+        let known = exchange.as_ref().map(|exchange| exchange.trace.id());
+        let id = known.or(fresh.as_ref().map(ShortId::as_str));
         if self.draining() && lease.after == After::Keep {
             lease.after = After::Close;
         }
         let head_only = exchange.as_ref().is_some_and(|e| e.method == Method::HEAD);
         let http11 = exchange.as_ref().is_some_and(|e| e.http11);
         let form = Form {
-            request_id: id.as_ref().map_or("", |id| id.as_str()),
+            request_id: id.unwrap_or(""),
             head_only,
             if_none_match: exchange.as_ref().and_then(|e| e.if_none_match.as_deref()),
             http11,
@@ -152,32 +156,33 @@ impl Shared {
         });
         lease.output = output;
         lease.due = Some(now + self.limits.write_timeout);
-        if let Some(Exchange {
-            route,
-            method,
-            started,
-            ..
-        }) = exchange
-        {
-            let took = now.saturating_duration_since(started);
+        if let Some(exchange) = exchange {
+            let took = now.saturating_duration_since(exchange.started);
+            let (route, method) = (exchange.route, exchange.method);
             self.metrics.answered(route, method, status, took);
-            self.log(route, method, status, form.request_id, took);
+            self.tell(&exchange, status, took, unix_ms);
         }
     }
 
-    fn log(
-        &self,
-        route: Option<usize>,
-        method: Method,
-        status: u16,
-        request_id: &str,
-        took: Duration,
-    ) {
+    /// Writes the request's line of the access log, and ends its span.
+    fn tell(&self, exchange: &Exchange, status: u16, took: Duration, ended_unix_ms: u64) {
+        let (method, request_id) = (exchange.method, exchange.trace.id());
         let took_us = took.as_micros() as u64;
-        let route = route.map(|route| &self.router.routes[route]);
+        let route = exchange.route.map(|route| &self.router.routes[route]);
         let timed = route.is_none_or(|route| route.timed);
         let budget = self.access.of(method, timed, status);
         let route = route.map_or("unmatched", |route| route.pattern);
+        if let (Some(spans), Some(span), true) = (&self.spans, exchange.trace.span(), timed) {
+            spans.end(EndedSpan {
+                span,
+                trace: exchange.trace.clone(),
+                method,
+                route,
+                status,
+                ended_unix_ms,
+                took,
+            });
+        }
         if status == 500 {
             tracing::error!(
                 event = "http_request", %method, route, status, request_id, took_us

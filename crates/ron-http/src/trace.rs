@@ -14,6 +14,7 @@ use serde::{Serialize, Serializer};
 use ureq::http::{HeaderMap, HeaderValue};
 
 use crate::ids::ShortId;
+use crate::spans::{Span, Spans};
 
 const REQUEST_ID: &str = "x-request-id";
 pub(crate) const TRACEPARENT: &str = "traceparent";
@@ -38,9 +39,11 @@ pub struct Trace(Arc<Identity>);
 struct Identity {
     id: ShortId,
     context: Option<Context>,
+    span: Option<Span>,
 }
 
-/// A W3C trace context, passed on as it came.
+/// The W3C trace context of calls that are made for a request: as it came, or with the request's own span as the parent.
+#[derive(Clone)]
 struct Context {
     parent: String,
     state: Option<String>,
@@ -53,21 +56,40 @@ impl Trace {
     }
 
     /// The trace of a request with this id and the values of its headers `traceparent` and `tracestate`. What is not well
-    /// formed is left out.
-    pub(crate) fn of(id: ShortId, parent: Option<&str>, state: Option<&str>) -> Self {
-        let context = parent.filter(|text| is_parent(text)).map(|parent| {
+    /// formed is left out. Where spans are exported, the request gets one.
+    pub(crate) fn of(
+        id: ShortId,
+        parent: Option<&str>,
+        state: Option<&str>,
+        spans: Option<&Spans>,
+    ) -> Self {
+        let parent = parent.filter(|text| is_parent(text));
+        let span = spans.and_then(|spans| spans.begin(parent));
+        let context = parent.map(str::to_owned).map(|parent| {
             let state = state.filter(|text| text.len() <= STATE_MAX && text.is_ascii());
             Context {
-                parent: parent.to_owned(),
+                // What is called for the request is a part of its own span, not of its client's.
+                parent: span.map_or(parent, Span::to_parent),
                 state: state.map(str::to_owned),
             }
         });
-        Self(Arc::new(Identity { id, context }))
+        let context = context.or_else(|| {
+            span.map(|span| Context {
+                parent: span.to_parent(),
+                state: None,
+            })
+        });
+        Self(Arc::new(Identity { id, context, span }))
     }
 
     /// The id of the request.
     pub fn id(&self) -> &str {
         self.0.id.as_str()
+    }
+
+    /// The part of the trace that the request is, if its span is exported.
+    pub(crate) fn span(&self) -> Option<Span> {
+        self.0.span
     }
 
     /// The request that the calling thread works for.
@@ -106,7 +128,7 @@ impl Serialize for Trace {
 
 impl From<ShortId> for Trace {
     fn from(id: ShortId) -> Self {
-        Self::of(id, None, None)
+        Self::of(id, None, None, None)
     }
 }
 
@@ -155,13 +177,18 @@ impl Default for JointCalls {
 
 impl JointCalls {
     /// The trace of a call that is made for these requests: theirs, if all have the same id. Otherwise the call has an id
-    /// of its own, made of theirs, and a log line says which requests it is made for.
+    /// of its own, made of theirs, and a log line says which requests it is made for. It is a part of the first of their spans.
     pub fn trace<'t>(&self, requests: impl Iterator<Item = &'t Trace> + Clone) -> Option<Trace> {
         let first = requests.clone().next()?;
         if requests.clone().all(|each| each.id() == first.id()) {
             return Some(first.clone());
         }
-        let joint = Trace::from(joint_id(requests.clone()));
+        let spanned = requests.clone().find(|each| each.0.span.is_some());
+        let joint = Trace(Arc::new(Identity {
+            id: joint_id(requests.clone()),
+            context: spanned.and_then(|each| each.0.context.clone()),
+            span: None,
+        }));
         self.log(joint.id(), requests);
         Some(joint)
     }
@@ -214,7 +241,7 @@ mod tests {
     const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
     fn trace(parent: Option<&str>, state: Option<&str>) -> Trace {
-        Trace::of(ShortId::of("find-me-42"), parent, state)
+        Trace::of(ShortId::of("find-me-42"), parent, state, None)
     }
 
     fn sent(named: &[(&'static str, &'static str)]) -> Vec<(String, String)> {

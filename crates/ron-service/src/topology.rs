@@ -35,6 +35,7 @@ macro_rules! topology {
                 $crate::topology::ops_workers(concat!($prefix, "-ops-")),
                 $crate::topology::ops_events(concat!($prefix, "-ops-events")),
                 $crate::topology::ops_log(concat!($prefix, "-ops-log")),
+                $crate::topology::ops_spans(concat!($prefix, "-ops-spans")),
                 $crate::topology::auth_keys(concat!($prefix, "-auth-keys")),
                 $crate::topology::auth_feed(concat!($prefix, "-auth-feed")),
                 $crate::topology::date(concat!($prefix, "-date")),
@@ -45,6 +46,7 @@ macro_rules! topology {
                 $crate::topology::OPS_QUEUE,
                 $crate::topology::EVENTS_RING,
                 $crate::topology::EVENT_POLLS,
+                $crate::topology::SPANS_QUEUE,
                 $crate::topology::REFRESH_QUEUE,
                 $($own_queue),*
             ],
@@ -68,7 +70,7 @@ macro_rules! topology {
 pub use crate::log_host::CHECKPOINT_LOCK;
 pub use crate::ready::READY_LOCK;
 #[doc(hidden)]
-pub use crate::{event_feed::EVENT_POLLS, events::EVENTS_RING};
+pub use crate::{chassis::SPANS_QUEUE, event_feed::EVENT_POLLS, events::EVENTS_RING};
 #[doc(hidden)]
 pub use ron_auth::{CACHE_LOCK, METER_LOCK, NOTE_LOCK, REFRESH_QUEUE};
 #[doc(hidden)]
@@ -141,6 +143,16 @@ pub const fn ops_log(name: &'static str) -> ThreadSpec {
         stage: Stage::Front,
         critical: false,
         job: "writes events to the log",
+    }
+}
+#[doc(hidden)]
+pub const fn ops_spans(name: &'static str) -> ThreadSpec {
+    ThreadSpec {
+        name,
+        count: Count::One,
+        stage: Stage::Front,
+        critical: false,
+        job: "sends spans of requests to the collector at `otlp.url`",
     }
 }
 #[doc(hidden)]
@@ -230,6 +242,7 @@ pub(crate) struct ChassisThreads {
     pub ops_workers: &'static ThreadSpec,
     pub ops_events: &'static ThreadSpec,
     pub ops_log: &'static ThreadSpec,
+    pub ops_spans: &'static ThreadSpec,
     pub auth: AuthThreads,
     pub date: &'static ThreadSpec,
 }
@@ -244,6 +257,7 @@ impl ChassisThreads {
             ops_workers: row_ending(topology, "-ops-"),
             ops_events: row_ending(topology, "-ops-events"),
             ops_log: row_ending(topology, "-ops-log"),
+            ops_spans: row_ending(topology, "-ops-spans"),
             auth: AuthThreads {
                 keys: row_ending(topology, "-auth-keys"),
                 feed: row_ending(topology, "-auth-feed"),

@@ -81,6 +81,7 @@ pub fn front(host: Host, routes: Router, workers: usize) -> (FrontHandle, Superv
         poll: &POLL,
         workers: &WORKERS,
         queue: &QUEUE,
+        spans: None,
     };
     let limits = Limits {
         max_conns: 16,

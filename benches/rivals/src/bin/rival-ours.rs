@@ -107,6 +107,7 @@ fn main() -> std::io::Result<()> {
         poll: &POLL,
         workers: &WORKERS,
         queue: &CONNS,
+        spans: None,
     };
     let front = Front::start(
         &spec,

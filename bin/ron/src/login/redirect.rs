@@ -108,6 +108,7 @@ impl Redirect {
             poll: &POLL,
             workers: &WORKERS,
             queue: &CONNECTIONS,
+            spans: None,
         };
         let limits = Limits {
             max_conns: CONNECTIONS_MAX,

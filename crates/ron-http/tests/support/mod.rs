@@ -128,6 +128,7 @@ pub fn serve_as(
         poll: &POLL,
         workers: &WORKERS,
         queue: &QUEUE,
+        spans: None,
     };
     let front = Front::start(
         &spec, listen, router, authorizer, limits, workers, &sup, &registry, &km, clock, &OsRandom,

@@ -7,11 +7,14 @@
 mod bases;
 mod inherited;
 mod ops;
+mod otlp;
 mod parts;
 mod running;
 mod transport;
 
 pub use inherited::Inherited;
+#[doc(hidden)]
+pub use otlp::SPANS_QUEUE;
 pub use parts::Parts;
 pub use running::{ReloadError, Running};
 pub use transport::client_config;
@@ -373,6 +376,7 @@ impl Chassis {
         bases.extend(bases::of_health(self.ops.addr()));
         self.authorizer.served_at(&bases);
         let _ = self.shared.authorizer.set(self.authorizer.clone());
+        let spans = otlp::start(&self);
         let config = self.config.load();
         let listen = transport::listen(
             config.chassis(),
@@ -384,6 +388,7 @@ impl Chassis {
             poll: self.threads.http_poll,
             workers: self.threads.http_workers,
             queue: &HTTP_QUEUE_SPEC,
+            spans,
         };
         let api = Front::start(
             &spec,
@@ -434,6 +439,8 @@ fn start_ops(
         poll: threads.ops_poll,
         workers: threads.ops_workers,
         queue: &OPS_QUEUE_SPEC,
+        // Monitors ask there, not clients.
+        spans: None,
     };
     let config = shared.config.load();
     let limits = Limits {

@@ -235,6 +235,11 @@ crate::settings! {
         "log.format" => log_format: LogFormat = "json", restart(Logger);
         /// Minimum level of events that are logged.
         "log.level" => log_level: LogLevel = "info", reloadable;
+        /// Address of a collector that takes spans of requests as OTLP over HTTP in JSON, such as
+        /// http://127.0.0.1:4318/v1/traces; empty sends none.
+        "otlp.url" => otlp_url: Option<String>, restart(Clients);
+        /// Maximum spans per second, of requests whose traceparent is sampled and of those without one; further requests have none.
+        "otlp.spans_per_second" => otlp_spans_per_second: u32 = "100", range("1", "100000"), restart(Clients);
         /// Allow POST /api/v1/reload on the health port.
         "actions.enable_reload" => enable_reload: bool = "false", reloadable;
         /// Allow POST /api/v1/shutdown on the health port.
@@ -273,6 +278,16 @@ pub(super) fn read(
     }
     check_tls(&settings, &mut problems);
     check_sockets(&settings, &mut problems);
+    let schemes = ["http://", "https://", "unix:/"];
+    let is_address = |url: &String| schemes.iter().any(|scheme| url.starts_with(scheme));
+    if settings
+        .otlp_url
+        .as_ref()
+        .is_some_and(|url| !is_address(url))
+    {
+        let why = "is not an address such as http://127.0.0.1:4318/v1/traces";
+        problems.add(ChassisSettings::otlp_url, why);
+    }
     match AuthConfig::new(service, auth_settings(&settings)) {
         Ok(auth) if problems.found.is_empty() => return Ok((settings, auth)),
         Ok(_) => {}
