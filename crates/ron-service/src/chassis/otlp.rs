@@ -33,10 +33,8 @@ const BATCH: usize = 512;
 const GATHER: Duration = Duration::from_secs(1);
 /// Longest wait of the idle thread.
 const IDLE: Duration = Duration::from_secs(60);
-/// Maximum time of a call.
-const CALL: Duration = Duration::from_secs(5);
-/// The same at a shutdown.
-const LAST_CALL: Duration = Duration::from_millis(500);
+/// Maximum time of a call. Short, and at most a quarter of the time for a drain, because a call cannot be ended before.
+const CALL: Duration = Duration::from_secs(1);
 
 /// The kind of a span that answers a request, and the status code of an error, as numbers of OTLP.
 const SERVER: u8 = 2;
@@ -50,6 +48,8 @@ pub(crate) struct Exporter {
     resource: Value,
     from: Receiver<EndedSpan>,
     results: ClosedCounter,
+    /// Maximum time of a call.
+    limit: Duration,
     failing: AtomicBool,
 }
 
@@ -76,6 +76,7 @@ pub(super) fn start(chassis: &Chassis) -> Option<Arc<Spans>> {
             "Spans by what became of them at the collector.",
             &[("result", &["sent", "lost"])],
         ),
+        limit: CALL.min(settings.drain_deadline / 4),
         failing: AtomicBool::new(false),
     });
     let spans = exporter
@@ -96,19 +97,19 @@ impl Exporter {
             match self.from.recv(&ctx.shutdown, Deadline::within(IDLE)) {
                 Recv::Item(first) => {
                     ctx.shutdown.wait(Deadline::within(GATHER));
-                    self.send(first, CALL);
+                    self.send(first);
                 }
                 Recv::Timeout => {}
                 Recv::Shutdown | Recv::Closed => break,
             }
         }
         if let Some(first) = self.from.try_recv() {
-            self.send(first, LAST_CALL);
+            self.send(first);
         }
         ctx.wait_for_shutdown();
     }
 
-    fn send(&self, first: EndedSpan, limit: Duration) {
+    fn send(&self, first: EndedSpan) {
         let mut spans = vec![span(&first)];
         while spans.len() < BATCH
             && let Some(next) = self.from.try_recv()
@@ -124,7 +125,7 @@ impl Exporter {
         let call = Call::post_json(
             &self.url,
             body.to_string().into_bytes(),
-            Deadline::within(limit),
+            Deadline::within(self.limit),
         );
         let why = match self.client.call(call) {
             Ok(reply) if reply.is_success() => None,
