@@ -83,6 +83,7 @@ mod stolen_issuer;
 mod taken_port;
 mod tenant_walk;
 mod tenants;
+mod timeline;
 mod trace;
 mod transit;
 mod transit_documented;

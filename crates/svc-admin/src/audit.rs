@@ -19,6 +19,7 @@ use ron_proto::{Problem, Timestamp};
 use ron_service::{Migration, Store, StoreError};
 
 use crate::caller::Caller;
+use crate::timeline::{self, Line};
 use crate::topology::AUDIT_QUEUE;
 
 /// Lines that readers see.
@@ -29,12 +30,19 @@ const IDLE: Duration = Duration::from_secs(60);
 /// The file's name in the console's directory.
 const FILE: &str = "admin.db";
 
-static MIGRATIONS: [Migration; 1] = [Migration {
-    version: 1,
-    name: "audit and heads",
-    sql: "CREATE TABLE audit (seq INTEGER PRIMARY KEY, line TEXT NOT NULL) STRICT;
-          CREATE TABLE heads (id TEXT PRIMARY KEY, size INTEGER NOT NULL, root TEXT NOT NULL) STRICT;",
-}];
+static MIGRATIONS: [Migration; 2] = [
+    Migration {
+        version: 1,
+        name: "audit and heads",
+        sql: "CREATE TABLE audit (seq INTEGER PRIMARY KEY, line TEXT NOT NULL) STRICT;
+              CREATE TABLE heads (id TEXT PRIMARY KEY, size INTEGER NOT NULL, root TEXT NOT NULL) STRICT;",
+    },
+    Migration {
+        version: 2,
+        name: "timeline",
+        sql: "CREATE TABLE timeline (seq INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL, line TEXT NOT NULL) STRICT;",
+    },
+];
 
 /// A record for the writer's thread.
 #[derive(Debug)]
@@ -43,6 +51,14 @@ pub enum Event {
     Line(Box<AuditEntry>, Option<ReplySender<bool>>),
     /// The last accepted head of a log, so that a restart does not forget it.
     Head(SeenHead),
+    /// The next lines of the timeline.
+    Timeline(Vec<Line>),
+}
+
+/// What the file had at the start.
+pub struct Kept {
+    pub heads: Vec<SeenHead>,
+    pub timeline: Vec<Line>,
 }
 
 /// A log head that was accepted.
@@ -75,16 +91,16 @@ impl std::fmt::Debug for Audit {
 }
 
 impl Audit {
-    /// Opens the file in this directory (`None`: memory) and reads the last lines and the accepted
-    /// heads.
+    /// Opens the file in this directory (`None`: memory) and reads what it has.
     pub fn open(
         home: Option<Dir>,
         clock: SharedClock,
         registry: &Registry,
         metrics: &KernelMetrics,
-    ) -> Result<(Self, Receiver<Event>, Vec<SeenHead>), StoreError> {
+    ) -> Result<(Self, Receiver<Event>, Kept), StoreError> {
         let store = open(home.as_ref())?;
         let (recent, heads) = load(&store)?;
+        let timeline = load_timeline(&store)?;
         let (tx, rx) = queue(&AUDIT_QUEUE, AUDIT_QUEUE.capacity, metrics);
         let lines = registry.counter_closed(
             "actions_total",
@@ -99,7 +115,7 @@ impl Audit {
             clock,
             lines,
         };
-        Ok((audit, rx, heads))
+        Ok((audit, rx, Kept { heads, timeline }))
     }
 
     /// The last lines, newest first.
@@ -149,6 +165,11 @@ impl Audit {
         }
         // A head that is lost here is replaced by the next one.
         let _ = self.tx.try_send(Event::Head(head));
+    }
+
+    /// Queues lines of the timeline. Those that are lost here are missing after a restart.
+    pub fn keep_lines(&self, lines: Vec<Line>) {
+        let _ = self.tx.try_send(Event::Timeline(lines));
     }
 
     fn stamp(&self, mut line: AuditEntry) -> AuditEntry {
@@ -203,6 +224,7 @@ impl Audit {
         let (outcome, done) = match event {
             Event::Line(line, done) => (self.write(store, *line), done),
             Event::Head(head) => (write_head(store, &head), None),
+            Event::Timeline(lines) => (write_timeline(store, &lines), None),
         };
         if let Err(error) = &outcome {
             degraded(Some(format!("the audit cannot be written: {error}")));
@@ -275,6 +297,41 @@ fn load(store: &Store) -> Result<(Vec<AuditEntry>, Vec<SeenHead>), StoreError> {
     })
 }
 
+fn load_timeline(store: &Store) -> Result<Vec<Line>, StoreError> {
+    store.read(|db| {
+        let mut lines = db.prepare("SELECT line FROM timeline ORDER BY seq")?;
+        let texts = lines.query_map([], |row| row.get::<_, String>(0))?;
+        let mut kept = Vec::new();
+        for text in texts {
+            // A line of a later version is skipped; it must not prevent the start.
+            kept.extend(serde_json::from_str(&text?).ok());
+        }
+        Ok(kept)
+    })
+}
+
+fn write_timeline(store: &Store, lines: &[Line]) -> Result<(), StoreError> {
+    let Some(newest) = lines.last() else {
+        return Ok(());
+    };
+    store.write(|tx| {
+        let mut insert =
+            tx.prepare("INSERT OR REPLACE INTO timeline (seq, at_ms, line) VALUES (?1, ?2, ?3)")?;
+        for line in lines {
+            let text = serde_json::to_string(line).unwrap_or_default();
+            let at = number(line.entry.at.unix_ms());
+            insert.execute((number(line.entry.seq), at, &text))?;
+        }
+        let oldest = newest.entry.seq.saturating_sub(timeline::KEPT as u64);
+        let since = newest.entry.at.unix_ms().saturating_sub(timeline::KEPT_MS);
+        tx.execute(
+            "DELETE FROM timeline WHERE seq <= ?1 OR at_ms < ?2",
+            (number(oldest), number(since)),
+        )?;
+        Ok(())
+    })
+}
+
 /// SQLite's integers are signed; these numbers never come near 2^63.
 fn number(n: u64) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
@@ -329,7 +386,7 @@ mod tests {
     use crate::topology::{AUDIT, TOPOLOGY};
     use ron_kernel::{Supervisor, SystemClock};
 
-    fn audit(home: Option<Dir>) -> (Audit, Receiver<Event>, Vec<SeenHead>) {
+    fn audit(home: Option<Dir>) -> (Audit, Receiver<Event>, Kept) {
         let registry = Registry::new("t");
         let metrics = KernelMetrics::new(&registry);
         Audit::open(home, SystemClock::shared(), &registry, &metrics).expect("opens")
@@ -360,7 +417,7 @@ mod tests {
             audit_1.take(&store, event, &|why| assert_eq!(why, None));
         }
         drop(store);
-        let (again, _, heads) = audit(Some(home));
+        let (again, _, Kept { heads, .. }) = audit(Some(home));
         let lines: Vec<_> = again
             .list()
             .entries

@@ -24,9 +24,10 @@ use crate::logs::LogWatch;
 use crate::metrics;
 use crate::sessions::{LONGEST_MAX, Sessions};
 use crate::settings::{AuthMode, Settings, TABLE};
+use crate::timeline::{EventWatch, Lines};
 use crate::topology::{
-    ACTIONS, ACTIONS_QUEUE, AUDIT, DISCOVERY, EPOCHS, LOG_HEADS, POLLS, SAMPLERS, SCHEDULER,
-    SESSIONS, TOPOLOGY, VIEW,
+    ACTIONS, ACTIONS_QUEUE, AUDIT, DISCOVERY, EPOCHS, EVENTS, LOG_HEADS, POLLS, SAMPLERS,
+    SCHEDULER, SESSIONS, TOPOLOGY, VIEW,
 };
 use crate::view::{Builder, empty_board};
 
@@ -59,7 +60,7 @@ impl Service for SvcAdmin {
                 "every caller that reaches this address may view the console; actions are off"
             );
         }
-        let (audit, lines, seen) = Audit::open(
+        let (audit, lines, kept) = Audit::open(
             data_dir,
             chassis.clock.clone(),
             &chassis.registry,
@@ -87,7 +88,8 @@ impl Service for SvcAdmin {
         );
         let fleet = Arc::new(fleet);
         let (jobs, work) = queue(&ACTIONS_QUEUE, ACTIONS_QUEUE.capacity, &chassis.km);
-        let console = console(&chassis, &shared, &fleet, &audit, jobs, gate);
+        let timeline = Lines::of(kept.timeline, chassis.clock.unix_ms());
+        let console = console(&chassis, &shared, &fleet, &audit, jobs, gate, timeline);
         metrics::export(&chassis.registry, &console.board);
         let samplers = Arc::new(SamplerPool::new(&chassis, &fleet));
         let watcher = Watcher {
@@ -112,7 +114,7 @@ impl Service for SvcAdmin {
             .spawn(row(&SESSIONS), move |ctx| ending.end_sessions(ctx));
         spawn_audit(&chassis, &audit, lines);
         spawn_sampling(&chassis, &console, samplers, events);
-        spawn_watchers(&chassis, &console, client, seen);
+        spawn_watchers(&chassis, &console, client, kept.heads);
         chassis
             .sup
             .spawn(row(&DISCOVERY), move |ctx| watcher.run(ctx));
@@ -131,6 +133,7 @@ impl Service for SvcAdmin {
             "file-discovery",
             "log-heads",
             "page",
+            "timeline",
         ]);
         chassis.serve(router(&console))
     }
@@ -156,6 +159,7 @@ fn console(
     audit: &Arc<Audit>,
     jobs: Sender<Job>,
     gate: Arc<Gate>,
+    timeline: Lines,
 ) -> Arc<Console> {
     let now = Timestamp(chassis.clock.unix_ms());
     Arc::new(Console {
@@ -170,6 +174,7 @@ fn console(
             sources: Vec::new(),
             epochs: Vec::new(),
         })),
+        timeline: Arc::new(Snapshot::new(timeline)),
         audit: audit.clone(),
         jobs,
         gate,
@@ -310,11 +315,24 @@ fn spawn_watchers(
     chassis
         .sup
         .spawn(row(&LOG_HEADS), move |ctx| watch.run(&fleet, &heads, ctx));
+    spawn_timeline(chassis, console, client.clone());
     let watch = EpochWatch { client, clock };
     let (fleet, epochs) = (console.fleet.clone(), console.epochs.clone());
     chassis
         .sup
         .spawn(row(&EPOCHS), move |ctx| watch.run(&fleet, &epochs, ctx));
+}
+
+fn spawn_timeline(chassis: &Chassis, console: &Arc<Console>, client: Arc<HttpClient>) {
+    let (clock, audit) = (chassis.clock.clone(), console.audit.clone());
+    let kept = console.timeline.clone();
+    // After a crash too it goes on after the lines that are published.
+    let watch = move || EventWatch::new(client.clone(), clock.clone(), audit.clone(), &kept.load());
+    let (first, fleet, timeline) = (watch(), console.fleet.clone(), console.timeline.clone());
+    let run = move |watch: EventWatch, ctx: &ThreadCtx| watch.run(&fleet, &timeline, ctx);
+    chassis
+        .sup
+        .spawn_owner(row(&EVENTS), first, run, move || Some(watch()));
 }
 
 fn row(spec: &ThreadSpec) -> &'static ThreadSpec {

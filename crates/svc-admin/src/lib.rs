@@ -7,6 +7,7 @@
 //!                         (promtext, dialect)      │ lock, short             ▼
 //!  logs' checkpoints, tiles <── adm-logs ── heads ─┤                  adm-view: state (pure), build, tag
 //!  rewarders' epochs <── adm-epochs ── epochs ─────┤                         │ board
+//!  nodes' events <── adm-events ── timeline ───────┤                         │
 //!                                                  └──> api/: page and JSON <┘
 //!  nodes' reload, shutdown <── adm-act ──(queue actions)── api/act.rs: gates ── adm-audit: durable lines
 //! ```
@@ -40,6 +41,7 @@ mod sampler;
 mod sessions;
 pub mod settings;
 mod state;
+mod timeline;
 mod topology;
 mod view;
 

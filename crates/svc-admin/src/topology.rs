@@ -45,6 +45,14 @@ pub const EPOCHS: ThreadSpec = ThreadSpec {
     job: "reads the epochs of the fleet's rewarders",
 };
 
+pub const EVENTS: ThreadSpec = ThreadSpec {
+    name: "adm-events",
+    count: Count::One,
+    stage: Stage::Intake,
+    critical: false,
+    job: "reads the events of nodes and notes the states they come into",
+};
+
 /// The only thread that decides which nodes are watched.
 pub const DISCOVERY: ThreadSpec = ThreadSpec {
     name: "adm-files",
@@ -115,9 +123,9 @@ const AUDIT_ROW: QueueSpec = QueueSpec {
     name: "audit",
     capacity: 256,
     overflow: Overflow::RejectNew,
-    from: "API, adm-act",
+    from: "API, adm-act, adm-logs, adm-events",
     to: "adm-audit",
-    when_full: "a denial goes to the log alone and is counted; an action is refused",
+    when_full: "a denial goes to the log alone and is counted; an action is refused; lines of the timeline are in memory alone",
 };
 
 /// One lock per node; a thread never holds two of them.
@@ -130,7 +138,7 @@ pub const NODE_LOCK: LockSpec = LockSpec {
 pub static TOPOLOGY: Topology = ron_service::topology! {
     service: "svc-admin",
     prefix: "adm",
-    threads: [SCHEDULER, SAMPLERS, VIEW, LOG_HEADS, EPOCHS, DISCOVERY, ACTIONS, SESSIONS, AUDIT],
+    threads: [SCHEDULER, SAMPLERS, VIEW, LOG_HEADS, EPOCHS, EVENTS, DISCOVERY, ACTIONS, SESSIONS, AUDIT],
     queues: [METRICS_CMD_ROW, POLLS_ROW, ACTIONS_ROW, AUDIT_ROW],
     locks: [NODE_LOCK, SESSIONS_LOCK],
 };

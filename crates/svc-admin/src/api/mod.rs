@@ -14,8 +14,9 @@ use ron_kernel::{Sender, Snapshot};
 use ron_proto::admin::{
     ActionAnswer, ActionRequest, AuditList, EpochList, FacetList, LogHeads, Me, MetricsSummary,
     NodeList, NodeStatus, Overview, QueryAnswer, RefreshAnswer, SessionCode, SessionRequest,
-    UiConfig,
+    TimelineList, UiConfig,
 };
+use ron_proto::events::Severity;
 use ron_proto::{Problem, Timestamp, scope};
 
 use crate::actions::{Action, Job};
@@ -25,6 +26,7 @@ use crate::fleet::Fleet;
 use crate::gate::Gate;
 use crate::logs::Heads;
 use crate::settings::{AuthMode, Settings};
+use crate::timeline::Timeline;
 use crate::view::Board;
 
 /// Maximum duration of an action, including the wait for earlier ones.
@@ -37,6 +39,7 @@ pub struct Console {
     pub board: Arc<Board>,
     pub heads: Arc<Heads>,
     pub epochs: Arc<Epochs>,
+    pub timeline: Arc<Timeline>,
     pub audit: SharedAudit,
     pub jobs: Sender<Job>,
     pub gate: Arc<Gate>,
@@ -99,7 +102,7 @@ fn page_routes(console: &Arc<Console>) -> impl Iterator<Item = Route> {
     })
 }
 
-fn fleet_routes(console: &Arc<Console>) -> [Route; 7] {
+fn fleet_routes(console: &Arc<Console>) -> [Route; 8] {
     [
         guarded(console, "/api/ui-config", Need::Public, views::ui_config)
             .summary("The page's settings: mode, actions, intervals, theme")
@@ -119,6 +122,13 @@ fn fleet_routes(console: &Arc<Console>) -> [Route; 7] {
         view(console, "/api/epochs", views::epochs)
             .summary("Reward epochs, those that need an operator first")
             .returns::<EpochList>(200),
+        view(console, "/api/timeline", views::timeline)
+            .summary("What happened in the fleet, newest first: events of the services, and states that nodes came into")
+            .query_as::<u64>("before", false, "Only lines before this number: `next` of the page before")
+            .query_as::<String>("node", false, "Only lines of this node")
+            .query_as::<Severity>("least", false, "Only lines that matter at least so much")
+            .returns::<TimelineList>(200)
+            .errors(&[400]),
         view(console, "/api/audit", views::audit)
             .summary("The last lines of the audit, newest first")
             .returns::<AuditList>(200),

@@ -9,6 +9,7 @@ use ron_proto::admin::{
     EpochList, FacetList, LogHeads, Me, MetricsSummary, NodeStatus, NodeSummary, QueryAnswer,
     QueryKind, QuerySeries, UiConfig,
 };
+use ron_proto::events::Severity;
 use ron_proto::{Problem, Timestamp};
 use serde::Serialize;
 
@@ -21,6 +22,7 @@ use crate::promtext::{Item, Labels, Reader};
 use crate::rings::{Rings, Series};
 use crate::settings::{Language, Theme};
 use crate::state::is_unreachable;
+use crate::timeline::Wanted;
 use crate::view::{Doc, doc};
 
 /// Maximum series in the response of one query.
@@ -208,6 +210,25 @@ pub fn audit(console: &Console, request: &Request) -> Result<Response, Problem> 
     let mut list = console.audit.list();
     list.as_of = list.as_of.max(console.started);
     Ok(json(&list))
+}
+
+pub fn timeline(console: &Console, request: &Request) -> Result<Response, Problem> {
+    request.query_only(&["before", "node", "least"])?;
+    let bad = |what: &str| Problem::bad_request(format!("the query parameter {what}"));
+    let before = request.query_one("before")?.map(str::parse).transpose();
+    let least = match request.query_one("least")? {
+        None => None,
+        Some("info") => Some(Severity::Info),
+        Some("warn") => Some(Severity::Warn),
+        Some("error") => Some(Severity::Error),
+        Some(_) => return Err(bad("least is info, warn or error")),
+    };
+    let wanted = Wanted {
+        before: before.map_err(|_| bad("before is a number"))?,
+        node: request.query_one("node")?,
+        least,
+    };
+    Ok(json(&console.timeline.load().page(&wanted)))
 }
 
 pub fn log_heads(console: &Console, request: &Request) -> Result<Response, Problem> {

@@ -68,6 +68,11 @@ export interface AuditEntry {
   result: "started" | "done" | "denied" | "failed" | "unknown"; reason: string | null; detail: string | null; requestId: string; peer: string;
 }
 export interface AuditList { asOf: string; durable: boolean; dropped: number; entries: AuditEntry[] }
+export interface TimelineEntry {
+  seq: number; at: string; node: string; kind: string; severity: "info" | "warn" | "error";
+  reason: string | null; number: Num; detail: string | null; because: string | null;
+}
+export interface TimelineList { asOf: string; entries: TimelineEntry[]; next: Num; unread: { node: string; problem: string }[] }
 export interface Epoch {
   node: string; tenant: string; epoch: string; runState: string; reasonCode: string | null; reason: string | null; dryRun: boolean; policy: string;
   assets: EpochAsset[];

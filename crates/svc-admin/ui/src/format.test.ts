@@ -1,6 +1,7 @@
 import { test } from "node:test";
 import assert from "node:assert/strict";
-import type { Queue } from "./api.ts";
+import type { Queue, TimelineEntry } from "./api.ts";
+import { fold } from "./fold.ts";
 import { layout } from "./layout.ts";
 import { clock, percent, rate, seconds, span, whole } from "./format.ts";
 
@@ -24,4 +25,13 @@ test("givers stand left of takers, and circles go back", () => {
   assert.deepEqual(plan.ways.map((w) => w.named), [true, false, true, true]);
   assert.equal(layout([queue("self", "a", "a")]).columns, 1);
   assert.equal(layout([]).ways.length, 0);
+});
+
+test("the timeline folds what repeats", () => {
+  const entry = (seq: number, node: string, kind: string, minute: number): TimelineEntry =>
+    ({ seq, at: new Date(minute * 60_000).toISOString(), node, kind, severity: "info", reason: null, number: null, detail: null, because: null });
+  // Newest first: two alike of a, one of b in between; then another kind; then one that is too long ago.
+  const lines = fold([entry(6, "a", "reloaded", 30), entry(5, "b", "reloaded", 29), entry(4, "a", "reloaded", 28), entry(3, "a", "started", 27), entry(2, "a", "reloaded", 26), entry(1, "a", "reloaded", 10)]);
+  assert.deepEqual(lines.map((line) => [line.entry.seq, line.times]), [[6, 2], [5, 1], [3, 1], [2, 1], [1, 1]]);
+  assert.equal(lines[0]!.since, entry(4, "a", "", 28).at);
 });

@@ -12,10 +12,11 @@ import { setLanguage, t, type Key } from "./i18n.ts";
 import { serverNow, useLive, useRoute, useSecond, useSetting, type Live } from "./live.ts";
 import { Logs } from "./logs.tsx";
 import { NodeView } from "./node.tsx";
+import { Timeline } from "./timeline.tsx";
 import { Pickers, SettingsView, Shortcuts, type Choices } from "./settings.tsx";
 import "./app.css";
 
-const VIEWS: [string, Key][] = [["", "fleet"], ["logs", "logs"], ["epochs", "epochs"], ["audit", "audit"], ["settings", "settings"]];
+const VIEWS: [string, Key][] = [["", "fleet"], ["logs", "logs"], ["timeline", "timeline"], ["epochs", "epochs"], ["audit", "audit"], ["settings", "settings"]];
 /** Intervals after which what is shown is called old. */
 const OLD_INTERVALS = 3;
 
@@ -76,6 +77,7 @@ function App() {
           : refused ? <SignIn why={overview.error?.message ?? ""} mode={ui?.authMode ?? ""} done={again} />
           : route.path[0] === "nodes" && route.path[1] ? <NodeView key={route.path[1]} id={route.path[1]} everyMs={everyMs} utc={utc} theme={shown} ui={ui} me={me.data} />
           : place === "epochs" ? <Epochs everyMs={everyMs} utc={utc} />
+          : place === "timeline" ? <Timeline everyMs={everyMs} utc={utc} query={route.query} />
           : place === "audit" ? <Audit everyMs={everyMs} utc={utc} />
           : place === "settings" ? <SettingsView choices={choices} ui={ui} me={me.data} signOut={signOut} />
           : place === "logs" ? <Logs everyMs={everyMs} utc={utc} />
@@ -115,7 +117,7 @@ function useKeys({ help, refresh }: { help: { current: HTMLDialogElement | null 
       if (at.closest("input, textarea, select")) { if (event.key === "Escape") at.blur(); return; }
       const act: Record<string, () => void> = {
         "/": () => dispatchEvent(new Event("ron:search")), "?": () => help.current?.showModal(), r: refresh,
-        f: () => { location.hash = "#/"; }, l: () => { location.hash = "#/logs"; }, e: () => { location.hash = "#/epochs"; }, a: () => { location.hash = "#/audit"; }, s: () => { location.hash = "#/settings"; },
+        f: () => { location.hash = "#/"; }, l: () => { location.hash = "#/logs"; }, t: () => { location.hash = "#/timeline"; }, e: () => { location.hash = "#/epochs"; }, a: () => { location.hash = "#/audit"; }, s: () => { location.hash = "#/settings"; },
       };
       if (act[event.key]) { event.preventDefault(); act[event.key]!(); }
     };
