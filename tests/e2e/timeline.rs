@@ -139,7 +139,7 @@ fn a_killed_ledger_is_the_cause_of_what_follows_and_nothing_is_told_twice() {
             lines.first().map(|line| line.seq) > before.first().map(|line| line.seq)
         },
     );
-    std::thread::sleep(Duration::from_secs(5));
+    std::thread::sleep(Duration::from_secs(8));
     let after = console.lines(&rig);
     let told = events(&after);
     let once: BTreeSet<_> = told.iter().collect();

@@ -20,8 +20,8 @@ use crate::fleet::Fleet;
 use crate::node::{Node, NodeView};
 use crate::state::{Verdict, judge};
 
-/// Time between two readings of the fleet.
-const PACE: Duration = Duration::from_secs(2);
+/// Time between two readings of the fleet: as between two polls of a node by default.
+const PACE: Duration = Duration::from_secs(5);
 /// Deadline of one page.
 const READ: Duration = Duration::from_secs(2);
 /// Lines in memory and in the file.
@@ -56,7 +56,7 @@ pub struct Line {
 #[derive(Clone, Debug, Default)]
 pub struct Lines {
     as_of: u64,
-    lines: VecDeque<Arc<Line>>,
+    lines: Arc<VecDeque<Arc<Line>>>,
     unread: Vec<UnreadNode>,
 }
 
@@ -76,7 +76,7 @@ impl Lines {
     pub fn of(lines: Vec<Line>, as_of: u64) -> Self {
         Self {
             as_of,
-            lines: lines.into_iter().map(Arc::new).collect(),
+            lines: Arc::new(lines.into_iter().map(Arc::new).collect()),
             unread: Vec::new(),
         }
     }
@@ -182,7 +182,7 @@ impl EventWatch {
             states: BTreeMap::new(),
             last: 0,
         };
-        for line in &lines.lines {
+        for line in lines.lines.iter() {
             let node = line.entry.node.clone();
             watch.last = watch.last.max(line.entry.seq);
             if let Some((boot, after)) = line.event.clone() {
@@ -231,19 +231,19 @@ impl EventWatch {
     }
 
     fn publish(&self, new: Vec<Line>, unread: Vec<UnreadNode>, now: u64, timeline: &Timeline) {
-        let before = timeline.load();
-        let mut lines = before.lines.clone();
-        lines.extend(new.iter().cloned().map(Arc::new));
-        lines.drain(..lines.len().saturating_sub(KEPT));
-        let as_of = now;
+        let mut lines = timeline.load().lines.clone();
+        if !new.is_empty() {
+            let mut all = VecDeque::clone(&lines);
+            all.extend(new.iter().cloned().map(Arc::new));
+            all.drain(..all.len().saturating_sub(KEPT));
+            lines = Arc::new(all);
+            self.audit.keep_lines(new);
+        }
         timeline.store(Lines {
-            as_of,
+            as_of: now,
             lines,
             unread,
         });
-        if !new.is_empty() {
-            self.audit.keep_lines(new);
-        }
     }
 
     /// A line if the node has come into another state.
