@@ -77,7 +77,6 @@ mod secrets_in_memory;
 mod separate;
 mod series;
 mod spans;
-mod spans;
 mod ssh_sign;
 mod stolen_issuer;
 mod taken_port;
