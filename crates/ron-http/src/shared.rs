@@ -160,12 +160,12 @@ impl Shared {
             let took = now.saturating_duration_since(exchange.started);
             let (route, method) = (exchange.route, exchange.method);
             self.metrics.answered(route, method, status, took);
-            self.tell(&exchange, status, took, unix_ms);
+            self.report(&exchange, status, took, unix_ms);
         }
     }
 
     /// Writes the request's line of the access log, and ends its span.
-    fn tell(&self, exchange: &Exchange, status: u16, took: Duration, ended_unix_ms: u64) {
+    fn report(&self, exchange: &Exchange, status: u16, took: Duration, ended_unix_ms: u64) {
         let (method, request_id) = (exchange.method, exchange.trace.id());
         let took_us = took.as_micros() as u64;
         let route = exchange.route.map(|route| &self.router.routes[route]);
@@ -175,8 +175,8 @@ impl Shared {
         if let (Some(spans), Some(span), true) = (&self.spans, exchange.trace.span(), timed) {
             spans.end(EndedSpan {
                 span,
-                trace: exchange.trace.clone(),
-                method,
+                request_id: request_id.to_owned(),
+                method: method.as_str(),
                 route,
                 status,
                 ended_unix_ms,

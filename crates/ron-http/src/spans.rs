@@ -12,9 +12,6 @@ use ron_kernel::random::mix;
 use ron_kernel::rate::LineBudget;
 use ron_kernel::{Random, Sender};
 
-use crate::head::Method;
-use crate::trace::Trace;
-
 /// The part of a trace that a request is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
@@ -35,8 +32,9 @@ impl Span {
 #[derive(Debug)]
 pub struct EndedSpan {
     pub span: Span,
-    pub trace: Trace,
-    pub method: Method,
+    /// Id of the request.
+    pub request_id: String,
+    pub method: &'static str,
     /// Pattern of the route, such as `/v1/ops/{key}`.
     pub route: &'static str,
     pub status: u16,

@@ -70,7 +70,7 @@ macro_rules! topology {
 pub use crate::log_host::CHECKPOINT_LOCK;
 pub use crate::ready::READY_LOCK;
 #[doc(hidden)]
-pub use crate::{chassis::SPANS_QUEUE, event_feed::EVENT_POLLS, events::EVENTS_RING};
+pub use crate::{event_feed::EVENT_POLLS, events::EVENTS_RING};
 #[doc(hidden)]
 pub use ron_auth::{CACHE_LOCK, METER_LOCK, NOTE_LOCK, REFRESH_QUEUE};
 #[doc(hidden)]
@@ -195,6 +195,15 @@ pub const HTTP_QUEUE: QueueSpec = QueueSpec {
     from: "http-poll",
     to: "http workers",
     when_full: "cannot happen: it holds connections and is larger than max_conns",
+};
+/// From the workers of the API to the thread that sends.
+pub const SPANS_QUEUE: QueueSpec = QueueSpec {
+    name: "spans",
+    capacity: 2048,
+    overflow: Overflow::DropOldest,
+    from: "http workers",
+    to: "ops-spans",
+    when_full: "the oldest span is lost and counted in `queue_dropped_total`",
 };
 /// From the health port's poll thread to its workers.
 pub const OPS_QUEUE: QueueSpec = QueueSpec {

@@ -18,13 +18,14 @@ use crate::api::{Console, router};
 use crate::audit::{Audit, Event as AuditEvent, SeenHead};
 use crate::discovery::Discovered;
 use crate::epochs::EpochWatch;
+use crate::event_watch::EventWatch;
 use crate::fleet::{DuePoll, Event, Fleet};
 use crate::gate::Gate;
 use crate::logs::LogWatch;
 use crate::metrics;
 use crate::sessions::{LONGEST_MAX, Sessions};
 use crate::settings::{AuthMode, Settings, TABLE};
-use crate::timeline::{EventWatch, Lines};
+use crate::timeline::Lines;
 use crate::topology::{
     ACTIONS, ACTIONS_QUEUE, AUDIT, DISCOVERY, EPOCHS, EVENTS, LOG_HEADS, POLLS, SAMPLERS,
     SCHEDULER, SESSIONS, TOPOLOGY, VIEW,

@@ -30,6 +30,7 @@ mod derive;
 mod dialect;
 mod discovery;
 mod epochs;
+mod event_watch;
 mod fleet;
 mod gate;
 mod logs;

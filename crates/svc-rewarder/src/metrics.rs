@@ -113,7 +113,9 @@ impl Metrics {
     /// Shows a computed epoch's sums, in place of those of the one before, which may have had other assets.
     pub fn totals(&self, computed: &Computed) {
         let sums = [&self.pool, &self.payout, &self.residual];
-        sums.iter().for_each(|sum| sum.reset());
+        for sum in sums {
+            sum.reset();
+        }
         for asset in computed.each() {
             let totals = asset.manifest.totals;
             let values = [

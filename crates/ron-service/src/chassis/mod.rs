@@ -13,8 +13,6 @@ mod running;
 mod transport;
 
 pub use inherited::Inherited;
-#[doc(hidden)]
-pub use otlp::SPANS_QUEUE;
 pub use parts::Parts;
 pub use running::{ReloadError, Running};
 pub use transport::client_config;

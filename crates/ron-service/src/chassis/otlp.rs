@@ -11,20 +11,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ron_http::{Call, ClientConfig, EndedSpan, HttpClient, Spans};
-use ron_kernel::{ClosedCounter, Deadline, Overflow, QueueSpec, Receiver, Recv, ThreadCtx, queue};
+use ron_kernel::{ClosedCounter, Deadline, QueueSpec, Receiver, Recv, ThreadCtx, queue};
 use serde_json::{Value, json};
 
 use super::Chassis;
+use crate::topology::SPANS_QUEUE;
 
-/// From the workers of the API to the thread that sends.
-pub const SPANS_QUEUE: QueueSpec = QueueSpec {
-    name: "spans",
-    capacity: 2048,
-    overflow: Overflow::DropOldest,
-    from: "http workers",
-    to: "ops-spans",
-    when_full: "the oldest span is lost and counted in `queue_dropped_total`",
-};
 static SPANS_QUEUE_SPEC: QueueSpec = SPANS_QUEUE;
 
 /// Most spans of one call.
@@ -158,19 +150,18 @@ fn text(key: &str, value: &str) -> Value {
 fn span(ended: &EndedSpan) -> Value {
     let end = u128::from(ended.ended_unix_ms) * 1_000_000;
     let start = end.saturating_sub(ended.took.as_nanos());
-    let method = ended.method.to_string();
     let mut span = json!({
         "traceId": format!("{:032x}", ended.span.trace_id),
         "spanId": format!("{:016x}", ended.span.id),
-        "name": format!("{method} {}", ended.route),
+        "name": format!("{} {}", ended.method, ended.route),
         "kind": SERVER,
         "startTimeUnixNano": start.to_string(),
         "endTimeUnixNano": end.to_string(),
         "attributes": [
-            text("http.request.method", &method),
+            text("http.request.method", ended.method),
             text("http.route", ended.route),
             {"key": "http.response.status_code", "value": {"intValue": ended.status.to_string()}},
-            text("ron.request_id", ended.trace.id()),
+            text("ron.request_id", &ended.request_id),
         ],
     });
     if let Some(parent) = ended.span.parent {

@@ -41,7 +41,7 @@ mod tests {
             assert_eq!(done.err(), (bad < 100).then_some(bad));
             assert_eq!(taken, items[..bad as usize]);
         }
-        let refused = in_order(&items, |item| Ok(*item), |piece| Err(piece));
+        let refused = in_order(&items, |item| Ok(*item), Err);
         assert_eq!(refused, Err(0), "an error of the taker");
     }
 }

@@ -13,7 +13,7 @@ use std::io;
 use ron_files::{Dir, Kind, Place, RecordFile};
 
 use super::pieces::in_order;
-use super::table::Table;
+use super::table::{Cell, Table};
 
 /// Maximum runs merged at once; beyond it they are first merged to one. Bounds open files and
 /// buffers.
@@ -26,15 +26,6 @@ const KIND: Kind = Kind {
     name: b"SORT",
     version: 1,
 };
-
-/// One amount of an account.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Cell {
-    pub metric: u8,
-    /// Where the amount was first given; never zero.
-    pub place: u64,
-    pub amount: u128,
-}
 
 /// Encoded length of a cell, in bytes.
 const CELL: usize = 1 + 8 + 16;

@@ -5,8 +5,6 @@ use std::hash::{BuildHasher as _, RandomState};
 use hashbrown::HashTable;
 use rayon::prelude::*;
 
-use super::spill::Cell;
-
 /// Memory of an account beside its name, its slots and the index, in bytes: hash, end of the name, and its place in the order.
 const ACCOUNT_COST: usize = 8 + 8 + 16;
 
@@ -18,6 +16,15 @@ const NAMES: usize = 4_096;
 #[repr(Rust, packed(8))]
 pub(super) struct Slot {
     /// Where the amount was first given; zero: nowhere. It tells a given zero from no amount.
+    pub place: u64,
+    pub amount: u128,
+}
+
+/// One amount of an account.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Cell {
+    pub metric: u8,
+    /// Where the amount was first given; never zero.
     pub place: u64,
     pub amount: u128,
 }
