@@ -17,7 +17,7 @@ const base = args.get("url"), shots = args.get("shots");
 const waitMs = Number(args.get("wait") ?? "60") * 1000;
 const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 const THEMES = ["light", "dark", "red-eye"];
-const VIEWS = [["fleet", "#/"], ["node", "#/nodes/ron-kms"], ["logs", "#/logs"], ["epochs", "#/epochs"], ["audit", "#/audit"], ["settings", "#/settings"]];
+const VIEWS = [["fleet", "#/"], ["node", "#/nodes/ron-kms"], ["logs", "#/logs"], ["timeline", "#/timeline"], ["epochs", "#/epochs"], ["audit", "#/audit"], ["settings", "#/settings"]];
 
 const lines = createInterface({ input: process.stdin })[Symbol.asyncIterator]();
 const step = async (name) => { console.log(`step ${name}`); await lines.next(); };
@@ -121,7 +121,7 @@ async function everyViewInEveryTheme() {
 async function present(name) {
   const selector = {
     fleet: "tr[data-node]", node: "section[aria-label=Planes] tbody tr", logs: "tr[data-log=ron-ledger][data-verdict=verified]",
-    epochs: "tr[data-epoch][data-state=settled]", audit: "tr[data-seq][data-result=done]", settings: ".pickers select",
+    timeline: "tr[data-kind=node_state][data-node=ron-ledger]", epochs: "tr[data-epoch][data-state=settled]", audit: "tr[data-seq][data-result=done]", settings: ".pickers select",
   }[name];
   await page.waitForSelector(selector);
   await page.waitForTimeout(150);
@@ -165,7 +165,7 @@ async function filtersStay() {
 
 async function keyboard() {
   await page.evaluate(() => document.activeElement?.blur());
-  for (const [key, hash] of [["l", "#/logs"], ["e", "#/epochs"], ["a", "#/audit"], ["s", "#/settings"], ["f", "#/"]]) {
+  for (const [key, hash] of [["l", "#/logs"], ["t", "#/timeline"], ["e", "#/epochs"], ["a", "#/audit"], ["s", "#/settings"], ["f", "#/"]]) {
     await page.keyboard.press(key);
     await page.waitForFunction((h) => location.hash === h, hash);
   }
@@ -202,6 +202,16 @@ async function kmsGoesAndComes() {
   const first = await page.locator("tr[data-node]").first().getAttribute("data-node");
   assert.equal(first, "ron-kms", "problems come first");
   assert.match(await page.title(), /^\(\d\)/);
+  await page.evaluate(() => { location.hash = "#/timeline"; });
+  await page.waitForSelector("tr[data-kind=node_state][data-node=ron-kms]");
+  await page.click("button.chip:has-text('Errors') >> nth=-1");
+  await page.waitForFunction(() => location.hash.includes("least=error"));
+  await page.waitForSelector("tr[data-kind=node_state][data-node=ron-kms]");
+  assert.equal(await page.locator("tr[data-kind=started]").count(), 0, "a start is no error");
+  await shot("timeline-outage");
+  await seriousProblems("the timeline of an outage");
+  await page.evaluate(() => { location.hash = "#/"; });
+  await page.waitForSelector("tr[data-node=ron-kms][data-state=down]");
   await seriousProblems("an outage");
   await shot("fleet-kms-down");
   await page.evaluate(() => { location.hash = "#/nodes/ron-kms"; });
