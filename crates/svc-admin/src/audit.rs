@@ -56,7 +56,7 @@ pub enum Event {
 }
 
 /// What the file had at the start.
-pub struct Kept {
+pub struct Contents {
     pub heads: Vec<SeenHead>,
     pub timeline: Vec<Line>,
 }
@@ -97,7 +97,7 @@ impl Audit {
         clock: SharedClock,
         registry: &Registry,
         metrics: &KernelMetrics,
-    ) -> Result<(Self, Receiver<Event>, Kept), StoreError> {
+    ) -> Result<(Self, Receiver<Event>, Contents), StoreError> {
         let store = open(home.as_ref())?;
         let (recent, heads) = load(&store)?;
         let timeline = load_timeline(&store)?;
@@ -115,7 +115,7 @@ impl Audit {
             clock,
             lines,
         };
-        Ok((audit, rx, Kept { heads, timeline }))
+        Ok((audit, rx, Contents { heads, timeline }))
     }
 
     /// The last lines, newest first.
@@ -386,7 +386,7 @@ mod tests {
     use crate::topology::{AUDIT, TOPOLOGY};
     use ron_kernel::{Supervisor, SystemClock};
 
-    fn audit(home: Option<Dir>) -> (Audit, Receiver<Event>, Kept) {
+    fn audit(home: Option<Dir>) -> (Audit, Receiver<Event>, Contents) {
         let registry = Registry::new("t");
         let metrics = KernelMetrics::new(&registry);
         Audit::open(home, SystemClock::shared(), &registry, &metrics).expect("opens")
@@ -417,7 +417,7 @@ mod tests {
             audit_1.take(&store, event, &|why| assert_eq!(why, None));
         }
         drop(store);
-        let (again, _, Kept { heads, .. }) = audit(Some(home));
+        let (again, _, Contents { heads, .. }) = audit(Some(home));
         let lines: Vec<_> = again
             .list()
             .entries
