@@ -77,7 +77,7 @@ venv=target/test-venv
 if [ ! -x "$venv/bin/pip" ]; then
   python3 -m venv "$venv"
 fi
-"$venv/bin/python" -c 'import jwt, blake3, cryptography, joserfc, jwcrypto, authlib, prometheus_client, duckdb, pyarrow, hvac, mypy, standardwebhooks, flask' 2>/dev/null ||
+"$venv/bin/python" -c 'import jwt, blake3, cryptography, joserfc, jwcrypto, authlib, prometheus_client, duckdb, pyarrow, hvac, mypy, standardwebhooks, flask, opentelemetry.proto' 2>/dev/null ||
   "$venv/bin/pip" install -q --disable-pip-version-check -r tests/interop/requirements.txt
 
 "$venv/bin/python" -c 'import cyclonedx.validation.json, jsonschema' 2>/dev/null ||
