@@ -256,7 +256,7 @@ impl First {
             ("svc-passport", "client" | "in_force" | "since" | "subject") => return None,
             (_, "metadata" | "min_seq" | "period" | "prefix" | "reference") => return None,
             ("ron-ledger", "viewer" | "viewer_tenant") => return None,
-            ("svc-admin", "labels" | "window" | "step") => return None,
+            ("svc-admin", "labels" | "window" | "step" | "node" | "least") => return None,
             (service, other) => panic!("{service} {}: give a value for {other}", route.name()),
         };
         Some(value.to_owned())
