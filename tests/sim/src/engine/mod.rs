@@ -122,7 +122,7 @@ impl World {
         for _ in 0..2 + below(6) {
             time::sleep(ms(below(1_500)));
             let net = self.net.clone();
-            match below(18) {
+            match below(19) {
                 0 | 1 => {
                     let ip = self.any_node().ip;
                     hosts::part(&net, ip, ENGINE, 6_000);
@@ -137,20 +137,20 @@ impl World {
                 7 => self.any_node().cut_power(&net),
                 8 => self.restart(),
                 9 => self.any_node().fail_disk(&net),
-                10 => {
+                10 | 11 => {
                     fault::happened("the engine is away");
                     self.far.set_away(true);
                     time::sleep(ms(below(4_000)));
                     self.far.set_away(false);
                 }
-                11 | 12 => far::lose_standby(&self.far, ms(below(4_000))),
-                13 => {
+                12 | 13 => far::lose_standby(&self.far, ms(below(4_000))),
+                14 => {
                     fault::happened("the engine fails over");
                     self.far.fail_over();
                 }
-                14 => self.any_node().date.jump(),
+                15 => self.any_node().date.jump(),
                 // Few segments pass here, so that each is cut more often than elsewhere.
-                15 | 16 => self.net.set_weather(Weather {
+                16 | 17 => self.net.set_weather(Weather {
                     cuts: one_of([0, 20_000, 200_000]),
                     ..crate::money::bad_weather()
                 }),
