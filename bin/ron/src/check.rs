@@ -4,6 +4,7 @@
 //! log.
 
 pub mod audit;
+mod logs;
 mod proof;
 mod rotate;
 

@@ -148,6 +148,10 @@ const EXAMPLES: &[(&str, &str)] = &[
         "ron audit stat\nron audit stat --log-dir /backup/audit --vkey ron-kms/...+1234abcd+AQ...",
     ),
     (
+        "audit logs",
+        "ron audit logs /srv/a/audit /srv/b/audit\nron audit logs --vkey ron-kms/a+1234abcd+AQ... /backup/a/audit /backup/b/audit",
+    ),
+    (
         "audit tail",
         "ron audit tail -n 3\nron audit tail --data-dir /srv/ron",
     ),

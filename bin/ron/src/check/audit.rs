@@ -1,4 +1,4 @@
-//! `ron audit verify | prove | stat | tail | rotate-key`: the KMS's audit log, checked from its
+//! `ron audit verify | prove | stat | logs | tail | rotate-key`: the KMS's audit log, checked from its
 //! directory or over HTTP with nothing but the verifier key. The commands print nothing before
 //! every leaf is read and proved.
 
@@ -12,7 +12,7 @@ use ron_crypto::SecretBytes;
 use ron_files::OsDisk;
 use ron_http::{Call, HttpClient};
 use ron_kernel::Deadline;
-use ron_kms::{LeafCheck, kept_keys};
+use ron_kms::{AuditReport, LeafCheck, kept_keys};
 use ron_service::config::read_secret_file;
 use ron_tlog::append::verify_on;
 use ron_tlog::checkpoint::Checkpoint;
@@ -23,6 +23,7 @@ use ron_tlog::rotation::KeyChain;
 use ron_tlog::tile::{TILE_WIDTH, TilePath, split_bundle};
 use ron_tlog::tree::{self, Frontier, Hash, HashReader, complete_root, leaf_hash};
 
+use super::logs::LogsArgs;
 use super::rotate::RotateArgs;
 use super::{bar, show};
 use crate::layout::Layout;
@@ -57,6 +58,9 @@ enum AuditCommand {
     },
     /// Count operations, and operations per key, from the leaves.
     Stat(AuditPlace),
+    /// Check the logs of all nodes of a key service, with the key of the first; a log that another
+    /// names and that is not among them is an error.
+    Logs(LogsArgs),
     /// Print the last leaves, one JSON document per line.
     Tail {
         /// Number of leaves to print.
@@ -93,7 +97,7 @@ struct AuditPlace {
 }
 
 /// What was read and proved.
-struct Checked {
+pub(super) struct Checked {
     check: LeafCheck,
     leaves: Vec<Hash>,
     last: VecDeque<Vec<u8>>,
@@ -105,7 +109,7 @@ struct Checked {
 
 /// Which leaves to keep in memory.
 #[derive(Clone, Copy, Default)]
-struct Keep {
+pub(super) struct Keep {
     hashes: bool,
     last: usize,
 }
@@ -115,6 +119,7 @@ pub fn run(args: AuditArgs) -> Result<(), String> {
         AuditCommand::Verify(place) => println!("{}", place.read(Keep::default())?.verdict()),
         AuditCommand::Prove { index, place } => print!("{}", place.prove(index)?),
         AuditCommand::Stat(place) => print!("{}", place.read(Keep::default())?.stat()),
+        AuditCommand::Logs(args) => super::logs::run(args)?,
         AuditCommand::RotateKey(args) => super::rotate::run(args)?,
         AuditCommand::Tail { lines, place } => {
             let keep = Keep {
@@ -247,7 +252,7 @@ impl Taker {
     }
 }
 
-fn read_dir(dir: &Path, pin: &VerifierKey, keep: Keep) -> Result<Checked, String> {
+pub(super) fn read_dir(dir: &Path, pin: &VerifierKey, keep: Keep) -> Result<Checked, String> {
     let named = |e: &dyn std::fmt::Display| format!("audit log {}: {e}", dir.display());
     // The checkpoint is read before the keys, so that a key that signed it is among them.
     let path = dir.join("checkpoint");
@@ -373,9 +378,17 @@ impl Source {
 }
 
 impl Checked {
+    pub(super) fn origin(&self) -> &str {
+        &self.checkpoint.origin
+    }
+
+    pub(super) const fn report(&self) -> &AuditReport {
+        &self.check.report
+    }
+
     fn verdict(&self) -> String {
-        let report = &self.check.report;
-        let signatures: u64 = report.keys.values().map(|k| k.signatures).sum();
+        let report = self.report();
+        let signatures = report.signatures();
         format!(
             "audit log verified: {} leaves, {} of them under a signed checkpoint, {signatures} signatures by {} keys{}",
             report.size,
@@ -390,11 +403,14 @@ impl Checked {
 
     fn stat(&self) -> String {
         use std::fmt::Write as _;
-        let report = &self.check.report;
+        let report = self.report();
         let mut text = format!("{}\n", self.verdict());
         let _ = writeln!(text, "origin {}", self.checkpoint.origin);
         if let (Some(first), Some(last)) = (report.first_ts, report.last_ts) {
             let _ = writeln!(text, "from {first} to {last} (Unix milliseconds)");
+        }
+        for key in report.peer_logs.values() {
+            let _ = writeln!(text, "another node has the log {key}");
         }
         for (op, n) in &report.ops {
             let _ = writeln!(text, "{n:>12}  {op}");

@@ -78,10 +78,14 @@ impl LogIdentity {
         &self.keys[self.keys.len() - 1]
     }
 
+    /// The verifier key of the key that signs now; fails when the origin is not a valid note name.
+    pub fn verifier(&self) -> Result<VerifierKey, String> {
+        verifier(&self.origin, &self.newest().public)
+    }
+
     /// The public keys with their statements; fails when the origin is not a valid note name or a statement does not verify.
     pub fn chain(&self) -> Result<KeyChain, String> {
-        let named = |e| format!("the origin of the audit log cannot name a note key: {e}");
-        let first = VerifierKey::ed25519(&self.origin, &self.keys[0].public).map_err(named)?;
+        let first = verifier(&self.origin, &self.keys[0].public)?;
         let mut chain = KeyChain::new(first);
         for key in &self.keys[1..] {
             chain
@@ -116,6 +120,11 @@ impl LogIdentity {
     }
 }
 
+fn verifier(origin: &str, public: &[u8; 32]) -> Result<VerifierKey, String> {
+    VerifierKey::ed25519(origin, public)
+        .map_err(|e| format!("the origin of the audit log cannot name a note key: {e}"))
+}
+
 fn public_of(key: &SecretKey) -> [u8; 32] {
     let PublicKey::Ed25519(public) = key.public() else {
         unreachable!("a log key is made and sealed as Ed25519")
@@ -142,10 +151,8 @@ pub struct LogSigner {
 impl LogSigner {
     /// The signer with one key of the log; fails when the origin is not a valid note name.
     pub fn new(origin: &str, key: &LogKey) -> Result<Self, String> {
-        let verifier = VerifierKey::ed25519(origin, &key.public)
-            .map_err(|e| format!("the origin of the audit log cannot name a note key: {e}"))?;
         Ok(Self {
-            verifier,
+            verifier: verifier(origin, &key.public)?,
             key: key.secret.clone(),
         })
     }

@@ -457,6 +457,17 @@ impl KeyStore {
         &self.logs[self.own]
     }
 
+    /// The audit logs of the other nodes that have had these keys.
+    pub fn peer_logs(&self) -> impl Iterator<Item = &LogIdentity> {
+        let own = self.own;
+        let others = self
+            .logs
+            .iter()
+            .enumerate()
+            .filter(move |(at, _)| *at != own);
+        others.map(|(_, log)| log)
+    }
+
     /// All keys as a snapshot: versions whose leaf is durable. Without the issuer policy, see [`KeyStore::policy_in_force`].
     pub fn index(&self) -> KeyIndex {
         let keys = self.records.iter().filter_map(|(kid, record)| {

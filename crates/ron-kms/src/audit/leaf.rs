@@ -52,6 +52,8 @@ operations! {
     Start = "start" false,
     /// The service stopped in order.
     Stop = "stop" false,
+    /// Another node with the same keys has an audit log; `context` is the verifier key of its newest key.
+    PeerLog = "peer_log" false,
     /// A configuration was loaded while running.
     Reload = "reload" false,
     /// An operator had the service believe the machine's date; `context` says how far it was from the service's own.
@@ -174,6 +176,7 @@ impl Op {
             Self::Attest => KeyOp::Attest,
             Self::Start
             | Self::Stop
+            | Self::PeerLog
             | Self::Reload
             | Self::AcceptDate
             | Self::ForgetAnswers

@@ -31,6 +31,8 @@ pub struct AuditReport {
     pub keys: BTreeMap<String, KeyOps>,
     /// Rotations of the log's own key.
     pub log_key_rotations: u64,
+    /// The logs of other nodes with the same keys, by origin, each with the verifier key that was named last.
+    pub peer_logs: BTreeMap<String, VerifierKey>,
 }
 
 /// Counts of one key's leaves.
@@ -116,6 +118,11 @@ impl LeafCheck {
         if leaf.op == Op::RotateLogKey && leaf.result == OK {
             self.rotate(&leaf)?;
         }
+        if leaf.op == Op::PeerLog {
+            let key = VerifierKey::parse(leaf.context.as_deref().unwrap_or_default());
+            let key = key.map_err(|e| format!("its context is no verifier key: {e}"))?;
+            self.report.peer_logs.insert(key.name().to_owned(), key);
+        }
         self.report.take(&leaf);
         self.report.size += 1;
         Ok(())
@@ -168,6 +175,11 @@ impl LeafCheck {
 }
 
 impl AuditReport {
+    /// Signatures of all keys.
+    pub fn signatures(&self) -> u64 {
+        self.keys.values().map(|key| key.signatures).sum()
+    }
+
     fn take(&mut self, leaf: &Leaf) {
         self.first_ts.get_or_insert(leaf.ts);
         self.last_ts = Some(leaf.ts);

@@ -208,6 +208,11 @@ pub fn open(with: OpenWith<'_>, store: &mut KeyStore) -> Result<OpenedLog, Distr
         settings.backend.as_str()
     );
     append(&mut writer, Draft::service(Op::Start, &context))?;
+    // Before this node's first result, so that every log of the installation is found from this one.
+    for peer in store.peer_logs() {
+        let key = peer.verifier().map_err(failure)?;
+        append(&mut writer, Draft::service(Op::PeerLog, &key.to_string()))?;
+    }
     let mut opened = OpenedLog {
         writer,
         checkpointer,

@@ -42,6 +42,7 @@ use crate::topology::{
     ATTEST, AUDIT_QUEUE, PROOF_QUEUE, SCHEDULER, SCRUB, SIGN_QUEUE, SIGNERS, STORE, STORE_QUEUE,
 };
 use crate::work::fair::{FairQueue, Turn};
+use crate::work::lifecycle::peers::PeerLogs;
 use crate::work::lifecycle::recover::{POLICY, Recovery};
 use crate::work::lifecycle::{Lifecycle, refuse_all};
 use crate::work::notes::SignedNotes;
@@ -230,6 +231,7 @@ impl Engine {
             }
             Err(distrust) => kms.health.fail(distrust.fault, &distrust.why),
         }
+        let peers = PeerLogs::named(&store);
         let lifecycle = Lifecycle {
             kms: kms.clone(),
             store,
@@ -242,6 +244,7 @@ impl Engine {
             stopped,
             operations: OpsCheck::default(),
             recovery: Recovery::default(),
+            peers,
         };
         spawn_store(&sup, lifecycle);
         spawn_signers(&sup, &kms, queues.turns, queues.devices);

@@ -11,6 +11,7 @@ mod checkpoint;
 pub mod complete;
 pub mod device;
 mod pauses;
+pub mod peers;
 pub mod plan;
 pub mod recover;
 mod rights;
@@ -42,6 +43,7 @@ use crate::audit::entry::{Items, Label};
 use crate::audit::leaf::{Draft, OK, Op};
 use crate::errors::problem;
 use complete::{Answer, complete_change, makes_key, repeated_answer};
+use peers::PeerLogs;
 use plan::{By, Plan, Planner};
 use recover::{ChangeError, Committed, MOVES_MAX, Recovery, moved, unfinished_elsewhere};
 
@@ -71,6 +73,8 @@ pub struct Lifecycle {
     pub operations: OpsCheck,
     /// Where other nodes change the keys too.
     pub recovery: Recovery,
+    /// The logs of other nodes that this node's log names.
+    pub peers: PeerLogs,
 }
 
 /// The result of [`Lifecycle::begin`].

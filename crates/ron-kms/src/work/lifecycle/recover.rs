@@ -115,6 +115,8 @@ impl Lifecycle {
             self.finish_change()?;
             self.recovery.outbox_seen = Some(self.store.version());
         }
+        // Before the newest keys are published, so that most results that follow them come behind the leaf.
+        self.name_peer_log();
         self.publish_newest();
         if std::mem::take(&mut self.recovery.is_reported) {
             self.ready.present(STORE);
