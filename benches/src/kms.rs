@@ -222,10 +222,9 @@ impl Bench {
                 post(&host, "quiet", "/v1/kms/sign", &body)
             })
         })?;
-        let key = self.under_policy()?;
-        let one = json!({"key": key, "message": TEXT});
+        let under_policy = json!({"key": self.under_policy()?, "message": TEXT});
         let name = "sign ed25519, key with a policy";
-        self.row(name, MANY, 1, self.same("/v1/kms/sign", &one))?;
+        self.row(name, MANY, 1, self.same("/v1/kms/sign", &under_policy))?;
         let items = vec![json!({"message": TEXT}); BATCH];
         let batch = json!({"key": key, "items": items});
         let name = "signatures in batches of 100";

@@ -115,6 +115,12 @@ impl Reader {
         self.read_range(from, to).map_err(|error| damaged(&error))
     }
 
+    /// Payouts from `from` to the end of its group, which is checked as a whole: a reader of small pieces takes it at once.
+    pub fn rest_of_group(&self, from: u64) -> Result<Vec<Payout>, VerifyError> {
+        let group = GROUP as u64;
+        self.range(from, (from / group + 1) * group)
+    }
+
     fn read_range(&self, from: u64, to: u64) -> Result<Vec<Payout>, TableError> {
         let size = self.table.record_size();
         let (mut row, end) = (from as usize, to.min(self.len()) as usize);

@@ -7,6 +7,7 @@
 //! by (tenant, epoch, asset, index). After any crash the emitter therefore repeats the whole sequence,
 //! starting at the ledger's own cursor.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -431,17 +432,25 @@ impl Emitter {
         }
         let now = self.clock.unix_ms();
         intent.progress.begin_settle(before + next, now);
+        // Read and checked, not paid yet.
+        let mut rows = VecDeque::new();
         while next < count {
             if shutdown.is_set() {
                 return Err(Pause::Stop);
             }
-            let last = count.min(next + MAX_ENTRIES as u64);
-            let rows = match claims_payout(manifest) {
-                Some(total) => vec![total],
-                None => payouts.range(next, last).map_err(|error| damaged(&error))?,
-            };
+            // Empty, or the ledger's cursor has gone back.
+            if rows.front().is_none_or(|row: &Payout| row.index != next) {
+                rows = match claims_payout(manifest) {
+                    Some(total) => [total].into(),
+                    None => {
+                        let group = payouts.rest_of_group(next);
+                        group.map_err(|error| damaged(&error))?.into()
+                    }
+                };
+            }
+            let some = rows.len().min(MAX_ENTRIES);
             let batch: Vec<Entry> = rows
-                .into_iter()
+                .drain(..some)
                 .map(|payout| self.payout(manifest, payout))
                 .collect();
             next = self.check_batch(next, &self.commit(&batch, false, shutdown)?)?;

@@ -7,9 +7,12 @@
 //! A preloaded library counts the calls into the C library (`stage_kill.c`), so the kill points are
 //! exact and repeatable. `RON_STAGE_KILLS` is the number of kills (20).
 
+mod hosts;
+mod points;
+
 use std::collections::BTreeMap;
 use std::io::Write as _;
-use std::os::unix::fs::{DirBuilderExt as _, FileExt as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -20,8 +23,10 @@ use ron_kernel::Deadline;
 use ron_proto::ContentId;
 use ron_tests::processes::{Rig, code};
 use ron_tests::tools::{Process, service};
-use ron_tests::{http_client, json, number, ok, ron_on, workspace};
+use ron_tests::{http_client, json, number, ok, own_place, ron_on, workspace};
 use serde_json::{Value, json as json_of};
+
+use points::Points;
 
 /// Prefixes of the stages' thread names, in the order in which a run passes them.
 const STAGES: [&str; 6] = [
@@ -34,42 +39,13 @@ const STAGES: [&str; 6] = [
 ];
 /// More operations than any stage makes.
 const MANY: i64 = 1 << 40;
-const SLOT: usize = 24;
 const PATIENCE: Duration = Duration::from_secs(90);
-
-/// The mapped file that sets the kill points.
-struct Points(std::fs::File);
-
-impl Points {
-    fn make(path: &Path) -> Self {
-        std::fs::write(path, [0; SLOT * 8]).unwrap();
-        let file = std::fs::File::options().read(true).write(true).open(path);
-        Self(file.unwrap())
-    }
-
-    /// Lets each of these stages do this many operations, less one.
-    fn set(&self, stages: &[(&str, i64)]) {
-        let mut bytes = [0; SLOT * 8];
-        for ((stage, left), slot) in stages.iter().zip(bytes.chunks_mut(SLOT)) {
-            slot[..stage.len()].copy_from_slice(stage.as_bytes());
-            slot[16..].copy_from_slice(&left.to_ne_bytes());
-        }
-        self.0.write_all_at(&bytes, 0).unwrap();
-    }
-
-    fn left(&self, slot: usize) -> i64 {
-        let mut left = [0; 8];
-        self.0
-            .read_exact_at(&mut left, (slot * SLOT + 16) as u64)
-            .unwrap();
-        i64::from_ne_bytes(left)
-    }
-}
 
 /// The rewarder's process and its client.
 struct Rewarder {
     child: Process,
     http: HttpClient,
+    api: String,
 }
 
 struct Services {
@@ -149,14 +125,32 @@ impl Services {
     }
 
     fn rewarder(&self) -> Rewarder {
-        let config = self.rig.dir.path().join("svc-rewarder/config.toml");
-        let settle = format!("auto_settle={}", self.auto_settle);
-        let sets = ["log.level=error", settle.as_str()];
-        let mut command = service("svc-rewarder", &config, sets);
+        let mut command = self.command(&[]);
         Rewarder {
             child: Process::start(command.envs(self.env.clone())),
             http: http_client(),
+            api: self.api.clone(),
         }
+    }
+
+    /// One more rewarder of the same fleet, as on another host: nothing of its data is shared, and nothing kills it.
+    fn elsewhere(&self, host: &Path) -> Rewarder {
+        let place = own_place(host, "svc-rewarder");
+        Rewarder {
+            child: Process::start(&mut self.command(&place.sets)),
+            http: http_client(),
+            api: format!("http://127.0.0.1:{}", place.api),
+        }
+    }
+
+    fn command(&self, place: &[String]) -> Command {
+        let config = self.rig.dir.path().join("svc-rewarder/config.toml");
+        let mut sets = vec![
+            "log.level=error".to_owned(),
+            format!("auto_settle={}", self.auto_settle),
+        ];
+        sets.extend_from_slice(place);
+        service("svc-rewarder", &config, sets)
     }
 
     fn call(
@@ -169,7 +163,7 @@ impl Services {
         let bearer = format!("Bearer {}", self.tokens["svc-rewarder"]);
         to.http.call(Call {
             method,
-            url: &format!("{}{path}", self.api),
+            url: &format!("{}{path}", to.api),
             headers: &[("Authorization", &bearer)],
             body: body.map(|(_, text)| text.as_bytes().to_vec()),
             content_type: body.map(|(kind, _)| kind),
