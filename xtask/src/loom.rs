@@ -4,7 +4,9 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use crate::cmd::Cmd;
@@ -223,11 +225,31 @@ impl Part {
 
     fn mutants(&self, args: &Args, checker: &str, program: &Path) -> Outcome {
         let wanted = |model: &str| model.contains(args.text("models"));
-        for (name, model) in self.mutants.iter().filter(|(_, model)| wanted(model)) {
-            catches(checker, checked(args, program, MUTANT_SECONDS), name, model)?;
+        let rows: Vec<_> = self.mutants.iter().filter(|row| wanted(row.1)).collect();
+        abreast(&rows, |(name, model)| {
+            catches(checker, checked(args, program, MUTANT_SECONDS), name, model)
+        })
+    }
+}
+
+/// Does each piece of work, as many at a time as there are processors. The first failure ends it, once what runs has ended.
+pub(crate) fn abreast<T: Sync>(work: &[T], each: impl Fn(&T) -> Outcome + Sync) -> Outcome {
+    let lanes = std::thread::available_parallelism().map_or(1, NonZero::get);
+    let next = AtomicUsize::new(0);
+    let lane = || -> Outcome {
+        while let Some(piece) = work.get(next.fetch_add(1, Ordering::Relaxed)) {
+            each(piece).inspect_err(|_| next.store(work.len(), Ordering::Relaxed))?;
         }
         Ok(())
-    }
+    };
+    std::thread::scope(|scope| {
+        let lanes: Vec<_> = (0..lanes).map(|_| scope.spawn(lane)).collect();
+        let ends = lanes.into_iter().map(|lane| match lane.join() {
+            Ok(end) => end,
+            Err(panic) => std::panic::resume_unwind(panic),
+        });
+        ends.collect()
+    })
 }
 
 /// Fails unless the model, run by `program`, catches the mutant.
@@ -296,6 +318,22 @@ mod tests {
                 assert!(names.contains(*name), "no source has `{name}` of {model}");
             }
         }
+    }
+
+    #[test]
+    fn work_is_done_abreast_until_one_piece_fails() {
+        let done = AtomicUsize::new(0);
+        let add = |piece: &usize| {
+            done.fetch_add(*piece, Ordering::Relaxed);
+            Ok(())
+        };
+        abreast(&[1, 2, 4, 8, 16], add).unwrap();
+        assert_eq!(done.load(Ordering::Relaxed), 31);
+        let fails = |piece: &usize| match piece {
+            0 => Err(Failure("the first".to_owned())),
+            _ => Ok(()),
+        };
+        assert!(abreast(&[0, 1, 2], fails).is_err());
     }
 
     #[test]

@@ -8,7 +8,9 @@ use std::time::Instant;
 
 use crate::cmd::Cmd;
 use crate::files;
-use crate::loom::{KERNEL, MODELS_SECONDS, MUTANT_SECONDS, Part, all_names, catches, checked};
+use crate::loom::{
+    KERNEL, MODELS_SECONDS, MUTANT_SECONDS, Part, abreast, all_names, catches, checked,
+};
 use crate::task::{Args, Failure, Outcome};
 
 /// Seeds within which a mutant must be found.
@@ -155,24 +157,21 @@ pub fn sim(args: &Args) -> Outcome {
         "== sim: {number} models and worlds hold, models under {seeds} seeds, twice with equal traces, {seconds} s"
     );
     let wanted = |model: &str| model.contains(args.text("models"));
-    let mutants = KERNEL.mutants.iter().chain(&TIMED);
-    for (name, model) in mutants.filter(|(_, model)| wanted(model)) {
+    let of_models = KERNEL.mutants.iter().chain(&TIMED);
+    let of_models: Vec<_> = of_models.filter(|row| wanted(row.1)).collect();
+    abreast(&of_models, |(name, model)| {
         let program = checked(args, &programs.kernel, MUTANT_SECONDS);
-        catches(
-            "sim",
-            program.env("RON_SIM_SEEDS", MUTANT_SEEDS),
-            name,
-            model,
-        )?;
-    }
-    for (name, world) in WORLD.mutants.iter().filter(|(_, world)| wanted(world)) {
+        let program = program.env("RON_SIM_SEEDS", MUTANT_SEEDS);
+        catches("sim", program, name, model)
+    })?;
+    let of_worlds: Vec<_> = WORLD.mutants.iter().filter(|row| wanted(row.1)).collect();
+    abreast(&of_worlds, |(name, world)| {
         let program = checked(args, &programs.world, MUTANT_SECONDS);
         let program = program
             .env("RON_SIM_OPERATIONS", MUTANT_OPERATIONS)
             .env("RON_SIM_FIRST", MUTANT_FIRST);
-        catches("sim", program, name, world)?;
-    }
-    Ok(())
+        catches("sim", program, name, world)
+    })
 }
 
 /// Each program with the filter of its tests.

@@ -67,3 +67,40 @@ fn a_change_that_is_committed_after_the_claim_gets_its_leaf() {
     let message = SignRequest::message(key, *b"made after the claim");
     after.client().sign(&message, soon()).unwrap();
 }
+
+/// An auditor who has the log of one node learns of the other's, and of its new key. A node that joins names the first before its
+/// first result; the first names it when it reads the keys.
+#[test]
+fn logs_name_each_other() {
+    let cluster = Cluster::pair();
+    let nodes = ["a", "b"].map(|name| {
+        let node = Kms::start(&cluster, name);
+        node.wait_ready();
+        node
+    });
+    let vkey = |node: usize| {
+        let vkey = nodes[node].client().audit_vkey(soon()).unwrap();
+        vkey.trim().to_owned()
+    };
+    let first = [vkey(0), vkey(1)];
+    let named = |by: usize, key: &str| {
+        let dir = nodes[by].node.dir.path().join("data/audit");
+        wait_for("the log is named", || {
+            let report = ron_kms::verify_dir(&dir, &first[by], &mut |_, _| ());
+            let Ok(report) = report else {
+                return false; // it is written to meanwhile
+            };
+            report
+                .peer_logs
+                .values()
+                .any(|peer| peer.to_string() == key)
+        });
+    };
+    named(1, &first[0]);
+    named(0, &first[1]);
+    let change = ron_proto::kms::RotateLogKey::default();
+    nodes[1].client().rotate_log_key(&change, soon()).unwrap();
+    let newest = vkey(1);
+    assert_ne!(newest, first[1]);
+    named(0, &newest);
+}

@@ -281,7 +281,6 @@ fn two_nodes_have_the_same_keys() {
     a_node_that_was_killed_goes_on(&mut fleet);
     a_database_that_is_away_comes_back(&mut fleet);
     changes_are_made_once_through_crashes_of_the_database(&mut fleet);
-    logs_name_each_other(&fleet);
     a_name_is_of_one_process(&mut fleet);
     a_data_directory_keeps_its_name(&mut fleet);
     fleet.verify();
@@ -802,32 +801,6 @@ fn a_data_directory_keeps_its_name(fleet: &mut Fleet) {
     fleet.nodes[1].start();
     let key = fleet.create(0, 80, Alg::Ed25519);
     fleet.sign_until_done(1, &SignRequest::message(key, *b"named"));
-}
-
-/// An auditor who has one log learns of the other, and of its new key.
-fn logs_name_each_other(fleet: &Fleet) {
-    let named = |by: usize, key: &str| {
-        wait_for("the log is named", || {
-            let report = ron_kms::verify_dir(&fleet.audit(by), &fleet.vkeys[by], &mut |_, _| ());
-            let Ok(report) = report else {
-                return false; // it is written to meanwhile
-            };
-            let peer = report.peer_logs.get(&origin(1 - by));
-            peer.is_some_and(|peer| peer.to_string() == key)
-        });
-    };
-    named(1, &fleet.vkeys[0]);
-    named(0, &fleet.vkeys[1]);
-    let rotated = fleet.post(1, "/v1/kms/log_key/rotate", &json!({}));
-    assert_eq!(
-        rotated.status,
-        200,
-        "{}",
-        String::from_utf8_lossy(&rotated.body)
-    );
-    let newest = fleet.clients[1].audit_vkey(soon()).unwrap();
-    assert_ne!(newest, fleet.vkeys[1]);
-    named(0, &newest);
 }
 
 /// A process with the name of a node goes on with its log, and the node writes no more: a host that is lost is replaced so.

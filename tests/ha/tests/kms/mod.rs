@@ -35,7 +35,7 @@ impl Kms {
             "[records]\nurl = \"{url}\"\n[log]\nurl = \"{url}\"\n[audit]\norigin = \"kms.example/{name}\"\n\
              [seal]\nkey_file = \"{}\"\n{}",
             files.path().join("seal").display(),
-            caller.principal(&["kms:sign", "kms:read", "kms:create"]),
+            caller.principal(&["kms:sign", "kms:read", "kms:create", "kms:admin"]),
         ));
         node.start();
         Self {
