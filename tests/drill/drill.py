@@ -210,8 +210,8 @@ def judge(watch, fault, before):
         state, text = said.get(cause, ("healthy", ""))
         return state != "healthy" and (word in text or state in ("down", "no answer"))
 
-    while time.monotonic() - began < fault.get("patience", PATIENCE):
-        fault.get("again", lambda: None)()
+    observers = fault.get("observers", {"console", "status", "alert"})
+    while time.monotonic() - began < PATIENCE:
         now = time.monotonic() - began
         for name, look in (("console", watch.console), ("status", watch.status)):
             try:
@@ -233,9 +233,11 @@ def judge(watch, fault, before):
                 seen["name"] = alert
             if alert not in HISTORY and service not in ("", cause) and cause not in needs(service):
                 blamed.add(f"{service} by {alert}")
-        if {"console", "status", "alert"} <= seen.keys():
+        if observers <= seen.keys():
             break
         time.sleep(0.5)
+    for name in {"console", "status"} - observers - seen.keys():
+        seen[name] = "shows no state"
     return seen, sorted(blamed)
 
 
@@ -338,7 +340,7 @@ def faults(fleet, load, root):
     return [
         {"name": "a ledger is killed", "cause": "ron-ledger", "alerts": down, "do": lambda: fleet.kill("ron-ledger"), "undo": lambda: fleet.start("ron-ledger")},
         {"name": "an issuer hangs", "cause": "svc-passport", "alerts": down, "do": lambda: fleet.signal("svc-passport", signal.SIGSTOP), "undo": lambda: fleet.signal("svc-passport", signal.SIGCONT)},
-        {"name": "a ledger runs a tenth of the time", "cause": "ron-ledger", "word": "slow", "alerts": {"RonSlow"}, "do": slow, "undo": fast},
+        {"name": "a ledger runs a tenth of the time", "cause": "ron-ledger", "word": "slow", "observers": {"alert"}, "alerts": {"RonSlow"}, "do": slow, "undo": fast},
         {"name": "the ledger's disk is full", "cause": "ron-ledger", "word": "disk", "alerts": ready | {"RonDiskFull"}, "do": fill, "undo": lambda: (data / "ballast").unlink(), "if": os.path.ismount(data) or "needs root"},
         {"name": "the wallet's certificate has expired", "cause": "svc-wallet", "word": "certificate", "alerts": {"RonCertificateEnds"}, "do": expire, "undo": renew},
         {"name": "a wrong policy is loaded", "cause": "svc-wallet", "word": "policy", "alerts": {"RonReloadRefused"}, "do": spoil, "undo": repair},
@@ -355,6 +357,8 @@ def small_disk(path, megabytes):
 
 
 def cell(seconds):
+    if isinstance(seconds, str):
+        return seconds
     return "not in time" if seconds is None else f"{seconds:.0f} s"
 
 

@@ -37,6 +37,31 @@ pub fn ha_pages(args: &Args) -> Outcome {
     )
 }
 
+/// Faults in a fleet of processes, and how long each takes to be named.
+pub fn drill(args: &Args) -> Outcome {
+    let profile = args.text("profile");
+    Cmd::cargo(&format!(
+        "build --profile {profile} --locked --workspace --bins"
+    ))
+    .run()?;
+    let page = files::root().join("docs/ops/drill.md");
+    let (bin, rules) = (
+        files::target().join(files::profile_dir(profile)),
+        files::root().join("docs/ops/alerts.yml"),
+    );
+    let drill = Cmd::new(files::target().join("test-venv/bin/python"))
+        .arg("tests/drill/drill.py")
+        .arg("--bin")
+        .arg(bin)
+        .arg("--rules")
+        .arg(rules)
+        .args(["--port", args.text("port"), "--faults", args.text("faults")]);
+    match args.text("faults") {
+        "" => drill.arg("--out").arg(page).run(),
+        _ => drill.run(),
+    }
+}
+
 /// Every order of four operations, then random histories against the model.
 pub fn ledger_exhaustive(args: &Args) -> Outcome {
     Cmd::cargo("test --release --locked -p ron-ledger")

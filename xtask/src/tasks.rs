@@ -294,6 +294,19 @@ pub const TASKS: &[Task] = &[
         ..REST
     },
     Task {
+        name: "drill",
+        shows: "an on-call drill: a fleet of processes with faults, watched by a real Prometheus with the rules of docs/ops; seconds until the console, `ron status` and an alert name the cause; writes the table of docs/ops/drill.md",
+        length: "40 min, and a build",
+        needs: "prometheus and the Python environment of scripts/setup.sh; root for a full disk",
+        args: &[
+            "--faults= : only faults whose name contains this; the page is left alone",
+            "--profile=release : cargo's profile; dev builds quickly",
+            "--port=9600 : first of 70 free ports",
+        ],
+        run: Run::Steps(long::drill),
+        ..REST
+    },
+    Task {
         name: "ledger-exhaustive",
         shows: "the ledger's core: every order of four operations agrees with the model, and so do more random cases",
         length: "an hour",
