@@ -334,6 +334,33 @@ fn contents(tree: &Tree) {
         there(&two_hosts(name));
     }
     there("usr/sbin/ron-spread");
+    for unit in ["ron-backup.service", "ron-backup.timer"] {
+        let path = tree.at(&format!("usr/lib/systemd/system/{unit}"));
+        let text = fs::read_to_string(path).unwrap();
+        // The program must exist where the line says; here that is inside the tree.
+        let root = tree.dir.path().display();
+        let scratch = tempfile::tempdir().unwrap();
+        let copy = scratch.path().join(unit);
+        // The timer starts the service of its name.
+        let service = tree.at("usr/lib/systemd/system/ron-backup.service");
+        fs::copy(service, scratch.path().join("ron-backup.service")).unwrap();
+        fs::write(
+            &copy,
+            text.replace("ExecStart=/", &format!("ExecStart={root}/")),
+        )
+        .unwrap();
+        let out = Command::new("systemd-analyze")
+            .args(["verify", "--man=no", "--recursive-errors=no"])
+            .arg(&copy)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        let ours: Vec<&str> = said
+            .lines()
+            .filter(|line| line.contains("ron-backup"))
+            .collect();
+        assert!(ours.is_empty(), "{ours:?}");
+    }
     there("usr/share/man/man1/ron.1.gz");
     there("usr/share/man/man1/ron-kms-create.1.gz");
     there("usr/share/zsh/vendor-completions/_ron");

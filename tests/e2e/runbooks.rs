@@ -168,7 +168,7 @@ fn carried_out(name: &str, by_hand: usize) {
 
 #[test]
 fn backup_and_restore() {
-    carried_out("backup.md", 0);
+    carried_out("backup.md", 1);
 }
 
 #[test]

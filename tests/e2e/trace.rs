@@ -2,8 +2,9 @@
 
 use std::fs::File;
 use std::path::Path;
+use std::sync::Arc;
 
-use ron_tests::{Fleet, json, ok, until};
+use ron_tests::{Fleet, SERVICES, json, ok, ron_on, until};
 use serde_json::Value;
 
 const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
@@ -75,18 +76,22 @@ fn an_id_finds_its_request_in_the_logs_of_every_service() {
         let wallet = done("svc-wallet", "/v1/transfer", status);
         assert_eq!(requests(&lines), [ledger, wallet]);
     }
-    // The wallet's own record of the operation, which it writes a little later.
-    let outcome = |id: &str| {
-        let lines = ok(&fleet.ron(&["trace", id]));
-        lines
-            .split_whitespace()
-            .find_map(|word| word.strip_prefix("outcome=").map(str::to_owned))
-    };
-    until("the operations are recorded", || {
-        fleet.ron(&["trace", "find-me-43"]).status.success()
-    });
-    assert_eq!(outcome("find-me-42").as_deref(), Some("done"));
-    assert_eq!(outcome("find-me-43").as_deref(), Some("insufficient_funds"));
+    // Without `--log` the lines that `ron up` keeps, and the wallet's own records of operations.
+    for (id, outcome) in [
+        ("find-me-42", "outcome=done"),
+        ("find-me-43", "outcome=insufficient_funds"),
+    ] {
+        until("lines and records are written", || {
+            let lines = String::from_utf8(fleet.ron(&["trace", id]).stdout).unwrap();
+            let has = |words: &[&str]| {
+                let mut lines = lines.lines();
+                lines.any(|line| words.iter().all(|word| line.contains(word)))
+            };
+            has(&["svc-wallet", "operation", outcome])
+                && has(&["ron-ledger", "http_request", "/v1/ledger/commit"])
+                && has(&["svc-wallet", "http_request", "/v1/transfer"])
+        });
+    }
 
     let nothing = fleet.ron(&["trace", "find-me-44", "--log", log.to_str().unwrap()]);
     let why = String::from_utf8(nothing.stderr).unwrap();
@@ -138,4 +143,28 @@ fn the_token_of_a_request_is_found_at_the_kms() {
             ("svc-passport", "http_request"),
         ]
     );
+}
+
+#[test]
+fn a_log_directory_that_cannot_be_written_stops_no_service() {
+    let dir = Arc::new(tempfile::tempdir().unwrap());
+    ok(&ron_on(dir.path(), &["init"]));
+    std::fs::write(dir.path().join("logs"), "a file in the way").unwrap();
+    let log = dir.path().join("stderr.log");
+    let fleet = Fleet::start_logging_in(dir, "json", File::create(&log).unwrap());
+    fleet.token("svc-wallet", None);
+    until("the failure is on standard error, once", || {
+        let text = std::fs::read_to_string(&log).unwrap();
+        text.matches("log_files_fail").count() == 1
+    });
+    let mut dropped = false;
+    until("and so is the number of lines", || {
+        let text = std::fs::read_to_string(&log).unwrap();
+        dropped |= text.contains("\"event\":\"log_lines_dropped\"");
+        dropped
+    });
+    for service in SERVICES {
+        let url = format!("{}/readyz", fleet.health(service));
+        assert_eq!(json(&fleet.get(&url, None), 200)["ready"], true);
+    }
 }

@@ -252,9 +252,14 @@ impl Fleet {
     /// a request may have no line, when many others end in the same second.
     pub fn start_logging(format: &str, log: File) -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
+        Self::start_logging_in(Arc::new(dir), format, log)
+    }
+
+    /// The same in a data directory that may have been used before.
+    pub fn start_logging_in(dir: Arc<TempDir>, format: &str, log: File) -> Self {
         let mut command = up();
         let args = ["--log-level", "debug", "--log-format", format];
-        Self::run(Arc::new(dir), unhurried(command.args(args).stderr(log)))
+        Self::run(dir, unhurried(command.args(args).stderr(log)))
     }
 
     /// The same, with further environment.

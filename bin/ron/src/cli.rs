@@ -6,9 +6,9 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::{
-    audience, check, client, clock, console, demo, doctor, events, ha, init, issuer, kms, ledger,
-    login, net, policy, receipt, revocations, rewarder, shell, status, token, trace, up, wallet,
-    witness,
+    audience, backup, check, client, clock, console, demo, doctor, events, ha, init, issuer, kms,
+    ledger, login, net, policy, receipt, revocations, rewarder, shell, status, token, trace, up,
+    wallet, witness,
 };
 
 /// A trust-and-value plane: keys, tokens, money, payouts, verifiable by third parties.
@@ -46,6 +46,8 @@ enum Command {
     Status(status::StatusArgs),
     Events(events::EventsArgs),
     Trace(trace::TraceArgs),
+    Backup(backup::BackupArgs),
+    Restore(backup::restore::RestoreArgs),
     Login(Box<login::LoginArgs>),
     Logout(login::LogoutArgs),
     Console(console::ConsoleArgs),
@@ -91,6 +93,8 @@ impl Cli {
             Command::Status(args) => status::run(&args),
             Command::Events(args) => events::run(&args),
             Command::Trace(args) => trace::run(&args),
+            Command::Backup(args) => backup::run(&args),
+            Command::Restore(args) => backup::restore::run(&args),
             Command::Login(args) => login::login(&args),
             Command::Logout(args) => login::logout(&args),
             Command::Console(args) => console::run(&args),

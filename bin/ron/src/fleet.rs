@@ -135,9 +135,15 @@ pub fn reload(layout: &Layout) -> Result<bool, String> {
 fn endpoint(config: &Config, api: SocketAddr, health: SocketAddr, uid: u32) -> Endpoint {
     let settings = config.chassis();
     let api_socket = settings.uds_path.as_deref().map(socket_url);
+    // A name is what a certificate is for; the address may be that of no host.
+    let port = format!(":{}", api.port());
+    let mut named = settings.public_urls.iter().map(|BaseUrl(url)| url);
     let api = match &api_socket {
         Some(url) if settings.uds_only => url.clone(),
-        _ if settings.tls_enabled => format!("https://{api}"),
+        _ if settings.tls_enabled => match named.find(|url| url.ends_with(&port)) {
+            Some(url) => url.clone(),
+            None => format!("https://{api}"),
+        },
         _ => format!("http://{api}"),
     };
     Endpoint {
@@ -189,7 +195,7 @@ impl Fleet {
         for name in NAMES {
             refuse_other_data(layout, name)?;
             let config = load(layout, name, &places(layout, name))?;
-            let bound = bind(name, &config, base_port)?;
+            let bound = bind(name, &config, base_port.map_or(At::Configured, At::Above))?;
             let addr =
                 |l: &SharedListener| l.local_addr().ok_or("a listener has no address".to_owned());
             let (api, health) = (addr(&bound.api)?, addr(&bound.health)?);
@@ -274,7 +280,7 @@ impl Temporary {
     /// Starts the service on its sockets and free ports.
     pub fn start(layout: &Layout, name: &'static str) -> Result<Self, String> {
         let config = load(layout, name, &places(layout, name))?;
-        let ports = bind(name, &config, Some(0))?;
+        let ports = bind(name, &config, At::Free)?;
         let (_trigger, never) = Shutdown::pair();
         let running = start_one(layout, name, ports, None, &never).map_err(|e| e.why)?;
         running
@@ -302,7 +308,17 @@ impl Temporary {
     }
 }
 
-fn bind(name: &str, config: &Config, base_port: Option<u16>) -> Result<Ports, String> {
+/// Where a service listens.
+#[derive(Clone, Copy)]
+enum At {
+    Configured,
+    /// At its configured address, with the ports above this one; 0: free ones.
+    Above(u16),
+    /// On free loopback ports.
+    Free,
+}
+
+fn bind(name: &str, config: &Config, at: At) -> Result<Ports, String> {
     let listen_at = |addr: SocketAddr| {
         OsNet.bind(&Address::Tcp(addr)).map_err(|e| {
             format!(
@@ -313,10 +329,11 @@ fn bind(name: &str, config: &Config, base_port: Option<u16>) -> Result<Ports, St
         })
     };
     let listen = |configured: SocketAddr, above: u16| {
-        listen_at(match base_port {
-            None => configured,
-            Some(0) => (Ipv4Addr::LOCALHOST, 0).into(),
-            Some(base) => (Ipv4Addr::LOCALHOST, api_port(base, name) + above).into(),
+        listen_at(match at {
+            At::Configured => configured,
+            At::Above(0) => (configured.ip(), 0).into(),
+            At::Above(base) => (configured.ip(), api_port(base, name) + above).into(),
+            At::Free => (Ipv4Addr::LOCALHOST, 0).into(),
         })
     };
     let mtls = config.chassis().mtls_addr.map(listen_at).transpose()?;

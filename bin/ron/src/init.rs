@@ -5,6 +5,7 @@
 //! signs the policies, the ledger makes the key of its log. Both are called over their Unix
 //! sockets, as any operator would.
 
+mod host;
 mod policies;
 mod templates;
 
@@ -33,6 +34,8 @@ use crate::layout::{
 };
 use crate::net;
 use crate::{change, verifiers};
+
+use self::host::{HostArgs, PublicHost};
 
 /// Calls between services: caller, callee, scopes, KMS key prefixes.
 pub const CALLS: [(&str, &str, &str, &str); 15] = [
@@ -87,7 +90,7 @@ const WAIT: Duration = Duration::from_secs(10);
 /// Make a data directory: configuration files, tokens, keys, signed policies.
 #[derive(Args)]
 #[command(
-    after_help = "Examples:\n  ron init\n  ron init --data-dir /srv/ron --base-port 7440\n  ron init --issuer https://id.example.org"
+    after_help = "Examples:\n  ron init\n  ron init --data-dir /srv/ron --base-port 7440\n  ron init --issuer https://id.example.org\n  ron init --host ron.example.org --tls-cert ron.pem --tls-key ron.key"
 )]
 pub struct InitArgs {
     /// Directory to make; `ron` under the user's state directory when absent.
@@ -98,9 +101,30 @@ pub struct InitArgs {
     #[arg(long, value_parser = base_port)]
     base_port: Option<u16>,
     /// Public name of the issuer, the `iss` of its tokens and the URL by which clients reach it, as
-    /// https://id.example.org; http://127.0.0.1 with its port when absent.
+    /// https://id.example.org; when absent its port at the name of --host, or at http://127.0.0.1.
     #[arg(long, value_parser = issuer_name)]
     issuer: Option<BaseUrl>,
+    #[command(flatten)]
+    host: HostArgs,
+}
+
+/// What a new data directory is to have.
+#[derive(Default)]
+pub struct Wanted {
+    /// Without it, or with 0, the default one.
+    pub base_port: Option<u16>,
+    /// The public name of the issuer.
+    issuer: Option<String>,
+    host: Option<PublicHost>,
+}
+
+impl Wanted {
+    pub fn ports(base_port: Option<u16>) -> Self {
+        Self {
+            base_port,
+            ..Self::default()
+        }
+    }
 }
 
 /// Parses `--issuer`. The name is in the payload policy of the issuer's key: another one needs `ron issuer move`.
@@ -126,10 +150,19 @@ pub fn issuer_name(text: &str) -> Result<BaseUrl, String> {
 
 pub fn run(args: &InitArgs) -> Result<(), String> {
     let layout = Layout::new(args.data_dir.as_deref())?;
-    let named = args.issuer.as_ref().map(|BaseUrl(url)| url.as_str());
-    let made = ensure(&layout, args.base_port, named)?;
-    if let Some(wanted) = args.base_port.filter(|port| *port != 0) {
-        has_ports(&layout, wanted)?;
+    let wanted = Wanted {
+        base_port: args.base_port,
+        issuer: args.issuer.as_ref().map(|BaseUrl(url)| url.clone()),
+        host: args.host.public()?,
+    };
+    let made = ensure(&layout, &wanted)?;
+    let base_port = args.base_port.filter(|port| *port != 0);
+    if let Some(port) = base_port {
+        has_ports(&layout, port)?;
+    }
+    let base_port = base_port.or(begun_with(&layout)?).unwrap_or(BASE_PORT);
+    if let Some(host) = &wanted.host {
+        host.is_in(&layout, base_port)?;
     }
     let root = layout.root.display();
     if !made {
@@ -137,6 +170,9 @@ pub fn run(args: &InitArgs) -> Result<(), String> {
         return Ok(());
     }
     println!("made {root}\n{}", keep_safe(&layout));
+    if let Some(host) = &wanted.host {
+        println!("{}", host.shown(base_port));
+    }
     println!(
         "next:\n  ron doctor --data-dir {root}\n  ron up --data-dir {root}\n  ron token --data-dir {root} --audience svc-wallet"
     );
@@ -184,13 +220,8 @@ fn begun_with(layout: &Layout) -> Result<Option<u16>, String> {
     Ok(Some(config.chassis().bind_addr.port()))
 }
 
-/// Makes what is missing; returns false if nothing was missing. Without a base port, or with 0, new
-/// configuration files have the default one.
-pub fn ensure(
-    layout: &Layout,
-    base_port: Option<u16>,
-    issuer: Option<&str>,
-) -> Result<bool, String> {
+/// Makes what is missing; returns false if nothing was missing.
+pub fn ensure(layout: &Layout, wanted: &Wanted) -> Result<bool, String> {
     if let Some(why) = ron_service::config::writer_fault(&layout.root) {
         return Err(why);
     }
@@ -203,9 +234,10 @@ pub fn ensure(
                 known.format
             ));
         }
-        if let Some(wanted) = issuer.filter(|wanted| *wanted != known.issuer) {
+        let other = wanted.issuer.as_ref();
+        if let Some(other) = other.filter(|other| **other != known.issuer) {
             return Err(format!(
-                "--issuer {wanted} was not applied: {} is set up already, and its issuer was made as {}. \
+                "--issuer {other} was not applied: {} is set up already, and its issuer was made as {}. \
                  `ron issuer move` gives it another name",
                 layout.root.display(),
                 known.issuer
@@ -215,19 +247,23 @@ pub fn ensure(
         return Ok(false);
     }
     make_dirs(layout)?;
-    let wanted = base_port.filter(|port| *port != 0).unwrap_or(BASE_PORT);
-    // The port of an interrupted run wins over the argument: the policies of its keys contain it.
-    let base_port = begun_with(layout)?.unwrap_or(wanted);
+    let port = wanted.base_port.filter(|port| *port != 0);
+    let place = templates::Place {
+        layout,
+        // The port of an interrupted run wins over the argument: the policies of its keys contain it.
+        base_port: begun_with(layout)?.or(port).unwrap_or(BASE_PORT),
+        host: wanted.host.as_ref(),
+    };
     let hashes = tokens(layout)?;
     let secret = operator_client(layout)?;
     let log_keeper = |service: &str, bootstrap: Option<&Bootstrap>| {
-        templates::log_keeper(layout, service, base_port, bootstrap, &hashes)
+        templates::log_keeper(&place, service, bootstrap, &hashes)
     };
     for service in ["ron-kms", "ron-ledger"] {
         write_if_absent(layout, service, &log_keeper(service, None))?;
     }
-    let local = || format!("http://127.0.0.1:{}", api_port(base_port, "svc-passport"));
-    let issuer = issuer.map_or_else(local, str::to_owned);
+    let issuer = wanted.issuer.clone();
+    let issuer = issuer.unwrap_or_else(|| place.url("svc-passport"));
     let logs = LogKeys {
         ledger: during(layout, "ron-ledger", ledger_vkey)?,
         revocations: revocations_vkey(layout, &issuer)?,
@@ -239,7 +275,7 @@ pub fn ensure(
         .iter()
         .filter(|s| !["ron-kms", "ron-ledger"].contains(s))
     {
-        let text = templates::service(layout, service, base_port, &bootstrap, &hashes, &secret);
+        let text = templates::service(&place, service, &bootstrap, &hashes, &secret);
         write_if_absent(layout, service, &text)?;
     }
     for service in ["ron-kms", "ron-ledger"] {
@@ -313,7 +349,8 @@ const FORMAT: u32 = 1;
 /// SHA-256 of a service token, by caller and callee.
 pub type TokenHashes = Vec<(&'static str, &'static str, String)>;
 
-fn make_dirs(layout: &Layout) -> Result<(), String> {
+/// The directories of a data directory.
+pub fn make_dirs(layout: &Layout) -> Result<(), String> {
     make_dir(&layout.root)?;
     for service in NAMES {
         make_dir(&layout.service(service))?;

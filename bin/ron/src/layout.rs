@@ -195,6 +195,11 @@ impl Layout {
         self.root.join("run").join("endpoints.json")
     }
 
+    /// The log lines that `ron up` keeps.
+    pub fn logs(&self) -> PathBuf {
+        self.root.join("logs")
+    }
+
     /// Reads `bootstrap.json`.
     pub fn read_bootstrap(&self) -> Result<Bootstrap, String> {
         read_json(&self.bootstrap())

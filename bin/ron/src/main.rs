@@ -1,6 +1,7 @@
 //! The `ron` command line: the system in one process, and tools. One file per subcommand.
 
 mod audience;
+mod backup;
 mod browser;
 mod change;
 mod check;
@@ -22,6 +23,7 @@ mod issuer;
 mod kms;
 mod layout;
 mod ledger;
+mod log_files;
 mod login;
 mod markup;
 mod migrate;

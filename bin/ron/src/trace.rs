@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read as _, Write as _};
+use std::io::{self, BufRead, BufReader, Read as _, Seek as _, Write as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -12,6 +13,7 @@ use serde_json::{Map, Value, json};
 use svc_wallet::OPERATION_FILES;
 
 use crate::layout::Layout;
+use crate::log_files::FILES;
 
 /// Show the log lines of a request, of all services, oldest first. Ends with code 1 when there are none.
 ///
@@ -22,11 +24,13 @@ use crate::layout::Layout;
 pub struct TraceArgs {
     /// The id of the request.
     request_id: String,
-    /// A file of log lines, JSON or text, of one or more services; `-` for standard input. May be repeated.
+    /// A file of log lines, JSON or text, of one or more services, in place of those of the data directory; `-` for
+    /// standard input. May be repeated.
     #[arg(long, value_name = "FILE")]
     log: Vec<PathBuf>,
-    /// Data directory, as given to `ron up`: the wallet's records of operations there are read too. Without it they are
-    /// read when no `--log` is given, from the default directory.
+    /// Data directory, as given to `ron up`; the default directory when absent. Without `--log`, the lines that `ron up`
+    /// keeps in `logs` there are read, and so are the wallet's records of operations. With `--log` and `--data-dir`, the
+    /// records are read beside the files given.
     #[arg(long)]
     data_dir: Option<PathBuf>,
     /// Print one JSON document per line.
@@ -50,6 +54,8 @@ struct Line {
 /// What is read, more than once: a line may name an id of which there were lines before it.
 enum Source {
     File(PathBuf),
+    /// A file of the data directory, which may be turned over meanwhile.
+    Open(PathBuf, File),
     Input(Vec<u8>),
 }
 
@@ -88,10 +94,11 @@ fn sources(args: &TraceArgs) -> Result<Vec<Source>, String> {
     let mut all = Vec::new();
     if args.log.is_empty() || args.data_dir.is_some() {
         let layout = Layout::new(args.data_dir.as_deref())?;
-        let dir = layout.data("svc-wallet").join("audit");
-        // The oldest first, so that lines of one millisecond stay in their order.
-        let files = OPERATION_FILES.iter().rev().map(|name| dir.join(name));
-        all.extend(files.filter(|file| file.exists()).map(Source::File));
+        if args.log.is_empty() {
+            all.extend(open_files(&layout.logs(), &FILES)?);
+        }
+        let operations = layout.data("svc-wallet").join("audit");
+        all.extend(open_files(&operations, &OPERATION_FILES)?);
     }
     let mut input = false;
     for path in &args.log {
@@ -105,6 +112,26 @@ fn sources(args: &TraceArgs) -> Result<Vec<Source>, String> {
         }
     }
     Ok(all)
+}
+
+/// Files that are turned over, as far as they are there; `names` begins with the newest.
+fn open_files(dir: &Path, names: &[&str]) -> Result<Vec<Source>, String> {
+    let (mut files, mut known) = (Vec::new(), BTreeSet::new());
+    // The newest first: a file that gets the next name meanwhile is met again and not missed.
+    for name in names {
+        let path = dir.join(name);
+        let failed = |why: io::Error| format!("{} cannot be read: {why}", path.display());
+        let file = match File::open(&path) {
+            Err(why) if why.kind() == io::ErrorKind::NotFound => continue,
+            file => file.map_err(failed)?,
+        };
+        if known.insert(file.metadata().map_err(failed)?.ino()) {
+            files.push(Source::Open(path, file));
+        }
+    }
+    // The oldest first, so that lines of one millisecond stay in their order.
+    files.reverse();
+    Ok(files)
 }
 
 /// The lines with one of the ids, by time, and how many lines were read. Adds the ids of calls that were made for them.
@@ -128,6 +155,11 @@ fn search(sources: &[Source], ids: &mut BTreeSet<String>) -> Result<(Vec<Line>, 
         let done = match source {
             Source::File(path) => {
                 File::open(path).and_then(|file| each_line(BufReader::new(file), &mut each))
+            }
+            Source::Open(_, file) => {
+                let mut from = file;
+                from.rewind()
+                    .and_then(|()| each_line(BufReader::new(from), &mut each))
             }
             Source::Input(bytes) => each_line(bytes.as_slice(), &mut each),
         };
@@ -154,7 +186,7 @@ fn nothing(id: &str, sources: &[Source], read: u64) -> String {
         names => format!("{read} lines were read, of {}", names.join(", ")),
     };
     format!(
-        "no line has the request id {id}: {read}. Give the logs of the services with --log FILE, or as in `journalctl -o cat -u 'ron-*' -u 'svc-*' | ron trace {id} --log -`; \
+        "no line has the request id {id}: {read}. `ron up` keeps lines in its data directory (--data-dir); give other logs with --log FILE, or as in `journalctl -o cat -u 'ron-*' -u 'svc-*' | ron trace {id} --log -`; \
          at log.level \"info\" failed requests have lines, and under load a sample of the others; at \"debug\" all have"
     )
 }
@@ -162,7 +194,7 @@ fn nothing(id: &str, sources: &[Source], read: u64) -> String {
 impl Source {
     fn name(&self) -> String {
         match self {
-            Self::File(path) => path.display().to_string(),
+            Self::File(path) | Self::Open(path, _) => path.display().to_string(),
             Self::Input(_) => "standard input".to_owned(),
         }
     }

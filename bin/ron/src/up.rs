@@ -10,11 +10,13 @@ use clap::Args;
 use ron_kernel::{Deadline, Signal, Signals, exit};
 
 use ron_service::config::{LogFormat, LogLevel};
-use ron_service::logging;
+use ron_service::logging::{self, Output};
 
+use crate::backup::Recoveries;
 use crate::fleet::{Failed, Fleet};
-use crate::init;
+use crate::init::{self, Wanted};
 use crate::layout::{Layout, base_port, make_dir, write_json};
+use crate::log_files::{self, LogFiles};
 use crate::verifiers;
 
 /// Run all six services in one process.
@@ -32,12 +34,19 @@ pub struct UpArgs {
     /// `ron init` was given others.
     #[arg(long, value_parser = base_port)]
     base_port: Option<u16>,
-    /// Minimum level of log lines.
+    /// Minimum level of log lines on standard error.
     #[arg(long, default_value = "warn", value_enum)]
     log_level: LogLevel,
-    /// Format of log lines.
+    /// Format of log lines on standard error.
     #[arg(long, default_value = "compact", value_enum)]
     log_format: LogFormat,
+    /// Maximum size of the log files in `logs` of the data directory, which `ron trace` reads; the oldest
+    /// lines go first. 0B keeps none.
+    #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = log_files::total_size)]
+    keep_logs: u64,
+    /// Minimum level of log lines in these files.
+    #[arg(long, value_name = "LEVEL", default_value = "info", value_enum)]
+    keep_level: LogLevel,
 }
 
 /// Runs `ron up`, which has exit codes of its own.
@@ -50,14 +59,37 @@ pub fn run(args: &UpArgs) -> ExitCode {
 }
 
 fn until_stopped(args: &UpArgs) -> Result<u8, Failed> {
-    let _level = logging::init("ron", args.log_format, args.log_level);
+    let mut outputs = vec![Output::stderr(args.log_format, args.log_level)];
+    let mut logs = (args.keep_logs > 0).then(LogFiles::new);
+    if let Some(logs) = &logs {
+        let sink = logs.sink();
+        let take = move |line: &[u8]| sink.take(line);
+        outputs.push(Output::new(LogFormat::Json, args.keep_level, take));
+    }
+    logging::init("ron", outputs);
+    let code = fleet_until_stopped(args, &mut logs);
+    if let Some(logs) = &logs {
+        logs.stop();
+    }
+    code
+}
+
+fn fleet_until_stopped(args: &UpArgs, logs: &mut Option<LogFiles>) -> Result<u8, Failed> {
     if let Err(e) = ron_crypto::process_hardening() {
         tracing::warn!(event = "hardening_incomplete", error = %e);
     }
     let signals = Signals::install().map_err(|e| format!("signals cannot be handled: {e}"))?;
     let layout = Layout::new(args.data_dir.as_deref())?;
-    let made = init::ensure(&layout, args.base_port, None)?;
+    let made = init::ensure(&layout, &Wanted::ports(args.base_port))?;
+    let recoveries = Recoveries::of(&layout)?;
     let fleet = Fleet::start(&layout, args.base_port, &signals.terminated())?;
+    if let Some(logs) = &logs {
+        logs.start(&layout.logs(), args.keep_logs, room_of_logs(&fleet));
+    }
+    if let Some(last) = recoveries.recoveries.last() {
+        let (at, backup) = (last.at, last.backup);
+        tracing::warn!(event = "recovered_from_backup", %at, %backup);
+    }
     let sound = fleet
         .wait_ready()
         .and_then(|ready| verifiers::confirm(&layout).map(|()| ready));
@@ -74,7 +106,7 @@ fn until_stopped(args: &UpArgs) -> Result<u8, Failed> {
     make_dir(&layout.root.join("run"))?; // backups do not contain it
     write_json(&layout.endpoints(), &fleet.endpoints, 0o600)?;
     announce(&layout, &fleet, made, ready);
-    let fatal = serve(&fleet, &signals);
+    let fatal = serve(&fleet, &signals, logs);
     let code = fleet.drain();
     let _ = std::fs::remove_file(layout.endpoints()); // a stale file is recognised by its pid
     match fatal {
@@ -84,6 +116,14 @@ fn until_stopped(args: &UpArgs) -> Result<u8, Failed> {
         }),
         None => Ok(code),
     }
+}
+
+/// Free bytes that log files leave on the disk: twice what any service needs to go on, so that they never are what
+/// stops one.
+fn room_of_logs(fleet: &Fleet) -> u64 {
+    let services = fleet.services.iter();
+    let reserves = services.map(|service| service.config().chassis().disk_reserve.0);
+    reserves.max().unwrap_or(0).saturating_mul(2)
 }
 
 /// Prints the addresses. A closed standard output is no error.
@@ -115,8 +155,15 @@ fn announce(layout: &Layout, fleet: &Fleet, made: bool, ready: bool) {
 }
 
 /// Waits for a signal, a request to stop, or a fatal failure, and returns the reason of the latter.
-fn serve(fleet: &Fleet, signals: &ron_kernel::SignalEvents) -> Option<String> {
+fn serve(
+    fleet: &Fleet,
+    signals: &ron_kernel::SignalEvents,
+    logs: &mut Option<LogFiles>,
+) -> Option<String> {
     loop {
+        if let Some(logs) = logs {
+            logs.report();
+        }
         match signals.recv(Deadline::within(Duration::from_millis(500))) {
             Some(Signal::Terminate) => return None,
             Some(Signal::Reload) => reload(fleet),

@@ -84,8 +84,8 @@ pub use source::Source;
 pub use spans::{EndedSpan, Span, Spans};
 pub use spool::{Upload, UploadReader};
 pub use tls::{
-    ClientTls, ClientTlsFiles, ServerTls, ServerTlsFiles, TlsError, TlsIdentity, certificate_print,
-    certificates_end, reload_tls,
+    ClientTls, ClientTlsFiles, ServerTls, ServerTlsFiles, TlsError, TlsIdentity,
+    certificate_is_for, certificate_print, certificates_end, reload_tls,
 };
 pub use trace::{JointCalls, Trace, TraceScope};
 pub use uds::{UNIX_PATH_MAX, UnixEndpoint, UnixError};

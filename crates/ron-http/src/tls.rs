@@ -9,7 +9,7 @@ use std::sync::Arc;
 use ron_kernel::Snapshot;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{ClientConfig, RootCertStore, ServerConfig, ServerConnection};
 use zeroize::Zeroizing;
@@ -272,6 +272,16 @@ fn print(cert: &CertificateDer<'_>) -> String {
 pub fn certificate_print(path: &Path) -> Result<String, TlsError> {
     let certs = certificates(path)?;
     Ok(print(&certs[0]))
+}
+
+/// Checks that clients who call a server by this name or address accept the first certificate of the file for it.
+pub fn certificate_is_for(path: &Path, host: &str) -> Result<(), TlsError> {
+    let certs = certificates(path)?;
+    let refused = |why: String| TlsError(format!("{} is not for {host}: {why}", path.display()));
+    let name = ServerName::try_from(host).map_err(|e| refused(e.to_string()))?;
+    let cert = webpki::EndEntityCert::try_from(&certs[0]).map_err(|e| refused(e.to_string()))?;
+    cert.verify_is_valid_for_subject_name(&name)
+        .map_err(|e| refused(e.to_string()))
 }
 
 /// The identity in a verified client certificate.

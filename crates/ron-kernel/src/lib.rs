@@ -58,7 +58,7 @@ pub use deadline::Deadline;
 pub use disk_watch::{DiskWatch, DiskWatches, HANGS_AFTER, HungDisk};
 pub use guarded_clock::{DateSource, Dates, GuardedClock};
 pub use hang::{HangError, HangPool, HangSpec, Pending};
-pub use locks::{RankedMutex, RankedRwLock, assert_no_locks};
+pub use locks::{RankedMutex, RankedRwLock, assert_no_locks, holds_a_lock};
 #[cfg(not(any(loom, shuttle)))]
 pub use manual_clock::ManualClock;
 pub use metrics::{

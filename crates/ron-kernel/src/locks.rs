@@ -31,6 +31,14 @@ pub fn assert_no_locks(what: &str) {
     });
 }
 
+/// Whether this thread holds a ranked lock: for what is left out under a lock rather than asserted, because a log line is
+/// not worth a dead thread.
+pub fn holds_a_lock() -> bool {
+    let mut any = false;
+    on_held(|held| any = !held.is_empty());
+    any
+}
+
 /// Reads or changes this thread's list of held locks. A library in a program of others is still called when the thread's
 /// storage is gone already, by handlers that run at the exit of the process: then nothing is checked.
 #[track_caller]

@@ -28,6 +28,7 @@ mod engine;
 mod errors;
 mod metrics;
 pub mod migrate;
+pub mod recover;
 mod replay;
 mod settings;
 mod topology;

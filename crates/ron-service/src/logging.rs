@@ -1,5 +1,5 @@
-//! Log lines on standard error: JSON or compact text, one line per event, with `ts level service
-//! event request_id`.
+//! Log lines on standard error, and where else a program wants them: JSON or compact text, one line per event, with
+//! `ts level service event request_id`.
 //!
 //! Several services may share a process, so `service` belongs to the event: its own `service` field
 //! if it has one, else the service that the logging thread works for, else the process's name. `request_id` is likewise
@@ -56,18 +56,41 @@ const fn rank(level: Level) -> u8 {
     }
 }
 
-/// Installs the process's logger; only binaries call this. A second call changes nothing and
-/// returns a handle without effect.
-pub fn init(process: &'static str, format: LogFormat, level: LogLevel) -> LevelHandle {
-    let handle = LevelHandle(Arc::new(AtomicU8::new(rank(tracing_level(level)))));
-    let lines = Lines {
-        process,
-        format,
-        level: handle.0.clone(),
-        write: to_stderr,
-    };
+/// Where lines go, and which.
+pub struct Output {
+    format: LogFormat,
+    level: Arc<AtomicU8>,
+    write: Box<dyn Fn(&[u8]) + Send + Sync>,
+}
+
+impl Output {
+    /// `write` gets each line with its line end, on the thread that logs: it must not wait.
+    pub fn new(
+        format: LogFormat,
+        level: LogLevel,
+        write: impl Fn(&[u8]) + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            format,
+            level: Arc::new(AtomicU8::new(rank(tracing_level(level)))),
+            write: Box::new(write),
+        }
+    }
+
+    /// Standard error.
+    pub fn stderr(format: LogFormat, level: LogLevel) -> Self {
+        Self::new(format, level, to_stderr)
+    }
+
+    fn takes(&self, level: Level) -> bool {
+        rank(level) <= self.level.load(Ordering::Relaxed)
+    }
+}
+
+/// Installs the process's logger; only binaries call this. A second call changes nothing.
+pub fn init(process: &'static str, outputs: Vec<Output>) {
+    let lines = Lines { process, outputs };
     let _ = tracing::subscriber::set_global_default(tracing_subscriber::registry().with(lines));
-    handle
 }
 
 /// One write per line, so that lines of different threads do not mix. Errors are ignored: standard
@@ -78,28 +101,26 @@ fn to_stderr(line: &[u8]) {
 
 /// Installs the logger according to `log.format` and `log.level`.
 pub fn init_from(config: &Config) -> LevelHandle {
-    init(
-        config.service(),
-        config.chassis().log_format,
-        config.chassis().log_level,
-    )
+    let settings = config.chassis();
+    let stderr = Output::stderr(settings.log_format, settings.log_level);
+    let handle = LevelHandle(stderr.level.clone());
+    init(config.service(), vec![stderr]);
+    handle
 }
 
 /// The layer that writes lines.
-struct Lines<W> {
+struct Lines {
     process: &'static str,
-    format: LogFormat,
-    level: Arc<AtomicU8>,
-    write: W,
+    outputs: Vec<Output>,
 }
 
-impl<S, W> Layer<S> for Lines<W>
+impl<S> Layer<S> for Lines
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
-    W: Fn(&[u8]) + 'static,
 {
     fn enabled(&self, metadata: &Metadata<'_>, _: Context<'_, S>) -> bool {
-        rank(*metadata.level()) <= self.level.load(Ordering::Relaxed)
+        let mut outputs = self.outputs.iter();
+        outputs.any(|output| output.takes(*metadata.level()))
     }
 
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
@@ -110,19 +131,16 @@ where
         let mut fields = Fields::default();
         event.record(&mut fields);
         let ts = Timestamp(SystemClock.unix_ms()).to_string();
-        let line = render(
-            self.format,
-            self.process,
-            &ts,
-            *event.metadata().level(),
-            fields,
-        );
-        (self.write)(line.as_bytes());
+        let level = *event.metadata().level();
+        for output in self.outputs.iter().filter(|output| output.takes(level)) {
+            let line = render(output.format, self.process, &ts, level, fields.clone());
+            (output.write)(line.as_bytes());
+        }
     }
 }
 
 /// The fields of one event, in the order given.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Fields(Vec<(&'static str, Value)>);
 
 impl Fields {
@@ -337,25 +355,36 @@ mod tests {
     }
 
     #[test]
-    fn events_below_the_level_are_not_written() {
-        let written = Arc::new(AtomicU8::new(0));
-        let handle = LevelHandle(Arc::new(AtomicU8::new(rank(Level::INFO))));
-        let count = written.clone();
+    fn each_output_has_the_events_of_its_level_in_its_format() {
+        let written = Arc::new([(); 2].map(|()| AtomicU8::new(0)));
+        let output = |n: usize, format, level, begin: &'static str| {
+            let count = written.clone();
+            Output::new(format, level, move |line| {
+                assert!(line.starts_with(begin.as_bytes()), "{line:?}");
+                count[n].fetch_add(1, Ordering::Relaxed);
+            })
+        };
+        let few = output(0, LogFormat::Compact, LogLevel::Warn, "20");
+        let handle = LevelHandle(few.level.clone());
+        let more = output(1, LogFormat::Json, LogLevel::Info, "{\"ts\":");
         let lines = Lines {
             process: "test",
-            format: LogFormat::Json,
-            level: handle.0.clone(),
-            write: move |_: &[u8]| {
-                count.fetch_add(1, Ordering::Relaxed);
-            },
+            outputs: vec![few, more],
+        };
+        let said = || {
+            let [few, more] = &*written;
+            (few.load(Ordering::Relaxed), more.load(Ordering::Relaxed))
         };
         tracing::subscriber::with_default(tracing_subscriber::registry().with(lines), || {
             tracing::debug!(event = "quiet");
-            tracing::info!(event = "said");
-            assert_eq!(written.load(Ordering::Relaxed), 1);
+            assert_eq!(said(), (0, 0));
+            tracing::info!(event = "said", n = 1);
+            assert_eq!(said(), (0, 1));
+            tracing::warn!(event = "said to both", n = 1);
+            assert_eq!(said(), (1, 2));
             handle.set(LogLevel::Debug);
-            tracing::debug!(event = "said too");
-            assert_eq!(written.load(Ordering::Relaxed), 2);
+            tracing::debug!(event = "said to the first");
+            assert_eq!(said(), (2, 2));
         });
     }
 }

@@ -33,6 +33,7 @@ mod once;
 mod open;
 mod policy;
 mod publish;
+pub mod recover;
 mod refused;
 mod revoke;
 #[cfg(test)]

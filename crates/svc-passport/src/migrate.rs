@@ -12,7 +12,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use ron_auth::read_seen;
+use ron_auth::{RevocationView, read_seen};
 use ron_files::{Dir, SharedDisk};
 use ron_kernel::{Deadline, OsNet, SharedClock, SharedRandom, Shutdown};
 use ron_service::log_host::note_key;
@@ -56,6 +56,32 @@ impl IssuerService {
 
     pub fn data(&self) -> &Dir {
         &self.data
+    }
+
+    /// Opens the register of an issuer in files that does not run, as a start does. Its witnesses are not asked.
+    pub(crate) fn register(
+        &self,
+        signer: Arc<Ed25519NoteSigner>,
+        random: &SharedRandom,
+    ) -> Result<(Register, RevocationView), String> {
+        let seen = read_seen(&self.data)?;
+        let seen = seen.get(self.settings.names.first());
+        let known = seen.and_then(ron_auth::IssuerRecord::head);
+        let place = LogPlace {
+            disk: self.data.disk().clone(),
+            dir: &self.data.file(LOG_DIR),
+            signer,
+            known: known.into_iter().collect(),
+            witnesses: None,
+            random: random.clone(),
+        };
+        let store = RevocationStore::open(&self.data).map_err(|e| e.to_string())?;
+        Register::open(store, place).map_err(|e| e.to_string())
+    }
+
+    /// The first name of the issuer.
+    pub(crate) fn name(&self) -> &str {
+        self.settings.names.first()
     }
 
     /// The engine of used ids, beside that of the log.
@@ -186,20 +212,8 @@ impl IssuerMove<'_> {
     /// Opens the register as a start does: compares all rows with their leaves, gives those that a crash has left without one theirs,
     /// and signs all.
     fn complete(&self) -> Result<(), MoveError> {
-        let seen = read_seen(self.home()).map_err(refused)?;
-        let seen = seen.get(self.service.settings.names.first());
-        let known = seen.and_then(ron_auth::IssuerRecord::head);
-        let place = LogPlace {
-            disk: self.home().disk().clone(),
-            dir: &self.home().file(LOG_DIR),
-            signer: self.signer()?,
-            known: known.into_iter().collect(),
-            // The service asks them at its next start.
-            witnesses: None,
-            random: self.random.clone(),
-        };
-        Register::open(self.store()?, place).map_err(refused)?;
-        Ok(())
+        let opened = self.service.register(self.signer()?, &self.random);
+        opened.map(drop).map_err(MoveError::Refused)
     }
 
     /// Copies the ids of client assertions that may not have expired.

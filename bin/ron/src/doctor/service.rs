@@ -13,6 +13,7 @@ use ron_service::config::Value;
 
 use ron_services::NAMES;
 
+use crate::backup::Recoveries;
 use crate::doctor::{Report, database, disk};
 use crate::fleet;
 use crate::layout::{Layout, api_port};
@@ -64,6 +65,7 @@ pub fn check_fleet(report: &mut Report, layout: &Layout, base_port: u16) {
         return;
     }
     private(report, "data directory", &layout.root);
+    recovered(report, layout);
     let running = fleet::running(layout).unwrap_or_else(|why| {
         report.fail("running", why, "find out who has written it");
         None
@@ -87,6 +89,21 @@ pub fn check_fleet(report: &mut Report, layout: &Layout, base_port: u16) {
         transport(report, name, &config);
         devices(report, &config);
         database::check(report, name, &config);
+    }
+}
+
+/// Says that the directory was restored from a backup, which readers of its logs have to know.
+fn recovered(report: &mut Report, layout: &Layout) {
+    let all = match Recoveries::of(layout) {
+        Ok(all) => all,
+        Err(why) => return report.fail("recovery", why, "restore the file from a backup"),
+    };
+    if let Some(last) = all.recoveries.last() {
+        let says = format!(
+            "restored at {} from the backup of {}: what was acknowledged in between is lost; recoveries.json has more",
+            last.at, last.backup
+        );
+        report.ok("recovery", says);
     }
 }
 

@@ -3,29 +3,57 @@
 //! Prometheus.
 
 use std::fmt::Write as _;
+use std::path::Path;
 
+use super::host::{CONSOLE, PublicHost};
 use super::{CALLS, OPERATOR_SCOPES, TokenHashes};
 use ron_services::NAMES;
 
 use crate::fleet;
 use crate::layout::{Bootstrap, Layout, api_port};
 
+/// Where the services of a new data directory are.
+pub struct Place<'a> {
+    pub layout: &'a Layout,
+    pub base_port: u16,
+    /// `None`: on loopback alone.
+    pub host: Option<&'a PublicHost>,
+}
+
+impl Place<'_> {
+    fn port(&self, name: &str) -> u16 {
+        api_port(self.base_port, name)
+    }
+
+    /// The name of the host, for a service that other hosts reach.
+    fn host_of(&self, name: &str) -> Option<&PublicHost> {
+        self.host.filter(|_| name != CONSOLE)
+    }
+
+    /// The base URL by which clients reach a service.
+    pub fn url(&self, name: &str) -> String {
+        match self.host_of(name) {
+            Some(host) => host.url(self.port(name)),
+            None => format!("http://127.0.0.1:{}", self.port(name)),
+        }
+    }
+}
+
 /// The configuration of `ron-kms` or `ron-ledger`, which call no other service. It has no issuer, and
 /// the KMS no key of policies, as long as the KMS has not made these keys.
 pub fn log_keeper(
-    layout: &Layout,
+    place: &Place<'_>,
     name: &str,
-    base_port: u16,
     bootstrap: Option<&Bootstrap>,
     hashes: &TokenHashes,
 ) -> String {
-    let mut text = head(layout, name, base_port);
+    let mut text = head(place, name) + &public_urls(&own_urls(place, name)) + "\n";
     if let Some(bootstrap) = bootstrap {
         if name == "ron-kms" {
             let key = &bootstrap.policy_public_key;
             let _ = write!(text, "[policy]\npublic_keys = [\"{key}\"]\n\n");
         }
-        auth(&mut text, layout, name, bootstrap);
+        auth(&mut text, place.layout, name, bootstrap);
     }
     principals(&mut text, name, hashes);
     text
@@ -33,14 +61,17 @@ pub fn log_keeper(
 
 /// The configuration of a service that calls others.
 pub fn service(
-    layout: &Layout,
+    place: &Place<'_>,
     name: &str,
-    base_port: u16,
     bootstrap: &Bootstrap,
     hashes: &TokenHashes,
     secret_sha256: &str,
 ) -> String {
-    let mut text = head(layout, name, base_port);
+    let layout = place.layout;
+    let mut text = head(place, name);
+    if name != "svc-passport" {
+        text += &(public_urls(&own_urls(place, name)) + "\n");
+    }
     let url = |name: &str| quoted(&layout.socket_url(name, "api"));
     let (kms, ledger) = (url("ron-kms"), url("ron-ledger"));
     let policy = format!(
@@ -51,21 +82,10 @@ pub fn service(
     let token = |callee: &str| quoted(&layout.token(name, callee).display().to_string());
     match name {
         "svc-passport" => {
-            let local = api_port(base_port, name);
-            let local = ["127.0.0.1", "localhost"].map(|host| format!("http://{host}:{local}"));
-            // A public name is what documents carry; commands on this host come by its port.
-            let public = if local.contains(&bootstrap.issuer) {
-                String::new()
-            } else {
-                let [number, name] = &local;
-                format!(
-                    "public_url = [\"{}\", \"{number}\", \"{name}\"]\n",
-                    bootstrap.issuer
-                )
-            };
+            let public = public_urls(&urls_of_issuer(place, name, &bootstrap.issuer));
             let _ = write!(
                 text,
-                "issuer = \"{}\"\n{public}\n[kms]\nurl = {kms}\ntoken_file = {}\nkey = \"{}\"\nnote_key = \"{}\"\n\n{policy}\n\
+                "\nissuer = \"{}\"\n{public}\n[kms]\nurl = {kms}\ntoken_file = {}\nkey = \"{}\"\nnote_key = \"{}\"\n\n{policy}\n\
                  [[clients]]\nid = \"operator\"\nsecret_sha256 = [\"{secret_sha256}\"]\n\n",
                 bootstrap.issuer,
                 token("ron-kms"),
@@ -104,19 +124,65 @@ pub fn service(
     text
 }
 
-fn head(layout: &Layout, name: &str, base_port: u16) -> String {
-    let port = api_port(base_port, name);
+fn head(place: &Place<'_>, name: &str) -> String {
+    let (layout, port) = (place.layout, place.port(name));
     let socket = |which| quoted(&layout.socket(name, which).display().to_string());
-    format!(
-        "# {name}, made by `ron init`. Every key is explained by `{name} print-example`.\n\
-         bind_addr = \"127.0.0.1:{port}\"\nhealth_addr = \"127.0.0.1:{}\"\n\
+    let mut text = format!(
+        "# {name}, made by `ron init`. Every key is explained by `{name} print-example`.\n"
+    );
+    if let Some(host) = place.host_of(name) {
+        let file = |path: &Path| quoted(&path.display().to_string());
+        let _ = write!(
+            text,
+            "bind_addr = \"{}\"\ntls.enabled = true\ntls.cert_path = {}\ntls.key_path = {}\n",
+            host.bind(port),
+            file(&host.cert),
+            file(&host.key),
+        );
+    } else {
+        let _ = writeln!(text, "bind_addr = \"127.0.0.1:{port}\"");
+    }
+    let _ = write!(
+        text,
+        "health_addr = \"127.0.0.1:{}\"\n\
          # Services and operators come here: nobody else can take these while the service is down.\n\
-         uds_path = {}\nhealth_uds_path = {}\ndata_dir = {}\n\n",
+         uds_path = {}\nhealth_uds_path = {}\ndata_dir = {}\n",
         port + 5,
         socket("api"),
         socket("health"),
         quoted(&layout.data(name).display().to_string()),
-    )
+    );
+    text
+}
+
+/// The URLs by which clients reach a service, where they are not those of its address.
+fn own_urls(place: &Place<'_>, name: &str) -> Vec<String> {
+    let host = place.host_of(name);
+    host.map(|host| host.url(place.port(name)))
+        .into_iter()
+        .collect()
+}
+
+/// The same of the issuer. A public name is what documents carry; commands on this host come by its port.
+fn urls_of_issuer(place: &Place<'_>, name: &str, issuer: &str) -> Vec<String> {
+    let port = place.port(name);
+    let local = ["127.0.0.1", "localhost"].map(|host| format!("http://{host}:{port}"));
+    if local.iter().any(|url| url == issuer) {
+        return Vec::new();
+    }
+    let own = match place.host_of(name) {
+        Some(_) => own_urls(place, name),
+        None => local.to_vec(),
+    };
+    let others = own.into_iter().filter(|url| url != issuer);
+    std::iter::once(issuer.to_owned()).chain(others).collect()
+}
+
+fn public_urls(urls: &[String]) -> String {
+    if urls.is_empty() {
+        return String::new();
+    }
+    format!("public_url = [\"{}\"]\n", urls.join("\", \""))
 }
 
 /// Accepts this issuer's passports if its policy note lists the key that signed them. The issuer's

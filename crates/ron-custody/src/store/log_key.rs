@@ -287,6 +287,15 @@ impl KeyStore {
         Err(StoreError::Moved)
     }
 
+    /// Begins a log of this name, which the store must not have, in a store that was restored from a backup: it must not go on with
+    /// the log of the store that the backup was taken of.
+    pub fn begin_log(&mut self, origin: &str, now: Timestamp) -> Result<(), StoreError> {
+        if self.place_of(origin).is_some() {
+            return Err(StoreError::Occupied("it has an audit log of this name"));
+        }
+        self.join(origin, now)
+    }
+
     fn add_log(&mut self, origin: &str, now: Timestamp) -> Result<(), StoreError> {
         let random: &dyn Random = self.random.as_ref();
         let (key, secret) = SecretKey::generate(Alg::Ed25519, random);

@@ -78,7 +78,9 @@ pub use record::NewVersion;
 pub use schema::MIGRATIONS;
 pub use seal::SealError;
 pub use source::SealSource;
-pub use transit::{Peeked, Rows, fill, forget, immovable_in, peek, records_in, remove_from};
+pub use transit::{
+    Peeked, Rows, fill, forget, immovable_in, is_unfinished, peek, records_in, remove_from,
+};
 pub use write::Pending;
 
 /// Name of the database inside the data directory.

@@ -3,6 +3,7 @@
 //!
 //! `transit` in the row `store` says what a migration does with these tables; while it is set no node uses them.
 
+use std::path::Path;
 use std::time::Duration;
 
 use ron_files::Dir;
@@ -223,6 +224,16 @@ pub fn immovable_in(home: &Dir) -> Result<Option<String>, StoreError> {
     };
     let (held, counts_starts) = read().map_err(ron_service::StoreError::from)?;
     Ok(immovable(&held, counts_starts))
+}
+
+/// Whether a copy of the database has a change whose leaf is not known to be in the audit log. No MAC is checked.
+pub fn is_unfinished(copy: &Path) -> Result<bool, StoreError> {
+    let conn = Store::reader(copy)?;
+    let sql =
+        "SELECT (SELECT count(*) FROM outbox) + (SELECT count(*) FROM log_keys WHERE birth IS NULL)
+                 + (SELECT count(*) FROM issuer_policy WHERE birth IS NULL)";
+    let count: rusqlite::Result<i64> = conn.query_row(sql, [], |row| row.get(0));
+    Ok(count.map_err(ron_service::StoreError::from)? > 0)
 }
 
 /// Overwrites and removes the keys of a directory, which are elsewhere by now.

@@ -8,6 +8,7 @@ use ron_proto::values::Kid;
 use super::write::TRIES;
 use super::{KeyStore, StoreError};
 use crate::backend::SecretHalf;
+use crate::keys::aead_of;
 
 impl KeyStore {
     /// The secret half of a version, if it is kept in memory.
@@ -39,6 +40,26 @@ impl KeyStore {
             };
         }
         Err(StoreError::Moved)
+    }
+
+    /// Takes the uses that are left of every version whose nonces are counted, and returns these keys: in a store that was
+    /// restored from a backup it is not known which numbers were used since. Such a key wraps again when it is rotated.
+    pub fn close_uses(&mut self) -> Result<Vec<Kid>, StoreError> {
+        let counted = self
+            .records
+            .iter()
+            .filter(|(kid, _)| aead_of(kid.alg).is_some());
+        let mut changed = Vec::new();
+        for (kid, record) in counted {
+            let mut record = record.clone();
+            record.meta.uses = vec![u32::MAX; record.versions.len()];
+            changed.push((kid.clone(), record));
+        }
+        let kids: Vec<Kid> = changed.iter().map(|(kid, _)| kid.clone()).collect();
+        if !kids.is_empty() {
+            self.replace(changed, |_| Ok(()))?;
+        }
+        Ok(kids)
     }
 
     fn reserve(

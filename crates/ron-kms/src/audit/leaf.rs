@@ -60,6 +60,8 @@ operations! {
     AcceptDate = "accept_date" false,
     /// An operator accepted that answers to operation ids are lost; `context` says which.
     ForgetAnswers = "forget_answers" false,
+    /// The first leaf of a log that follows a restore from a backup; `context` has the log before, and what is not known of the time since.
+    Recover = "recover" false,
     /// A key was made.
     Create = "create" true,
     /// An object of a device became a key; `context` names it.
@@ -180,6 +182,7 @@ impl Op {
             | Self::Reload
             | Self::AcceptDate
             | Self::ForgetAnswers
+            | Self::Recover
             | Self::Activate
             | Self::Destroyed
             | Self::RotateLogKey

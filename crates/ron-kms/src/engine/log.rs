@@ -78,7 +78,7 @@ pub fn anchors(settings: &Settings, top: &Dir, origin: &str) -> Vec<(Dir, String
 }
 
 /// The copy of the checkpoint inside the data directory.
-const ANCHOR_BESIDE: &str = "audit.checkpoint";
+pub const ANCHOR_BESIDE: &str = "audit.checkpoint";
 
 /// Maximum bytes of a copy.
 const NOTE_BYTES_MAX: u64 = 1 << 20;
@@ -194,7 +194,7 @@ pub fn open(with: OpenWith<'_>, store: &mut KeyStore) -> Result<OpenedLog, Distr
         .ok_or_else(|| failure("the log has no checkpointer"))?;
     let mut writer = log.writer(LeafMaker::new(counters, state, clock, metrics));
     // After all comparisons, which must see the log as it was found, and before the start leaf.
-    complete_interrupted(&mut writer, &reader, store)?;
+    complete_interrupted(Some(&mut writer), &reader, store)?;
     ring.replace(store.log()).map_err(failure)?;
     if on_disk {
         keep_chain(dir, &ring.view().chain())
@@ -253,6 +253,26 @@ pub fn examine(
     Ok(counters.answered)
 }
 
+/// Opens the log of a backup and compares it with the keys, as a start does. A change that was under way is completed when its leaf is
+/// there; nothing is written to the log. Returns its end, to which also the leaves belong that no checkpoint covers.
+pub fn close(dir: &Dir, store: &mut KeyStore) -> Result<Checkpoint, Distrust> {
+    let identity = store.log().clone();
+    let chain = identity.chain().map_err(failure)?;
+    let mut options = LogOptions::new(&identity.origin);
+    options.verifiers = chain.keys().to_vec();
+    options.entry_bytes_max = LEAF_BYTES_MAX;
+    let log = Log::open(dir.disk().clone(), dir.path(), options).map_err(|e| of_open(&e))?;
+    let reader = log.reader();
+    compare_births(store, reader.size_durable())?;
+    complete_interrupted(None, &reader, store)?;
+    let head = reader.head();
+    Ok(Checkpoint {
+        origin: identity.origin,
+        size: head.size,
+        root: head.root,
+    })
+}
+
 /// Reads the keys again once no earlier process of this node writes its log: such a process may have made changes, with their leaves,
 /// after this one had read them.
 fn read_after_claim(store: &mut KeyStore, before: &LogIdentity) -> Result<(), Distrust> {
@@ -268,14 +288,15 @@ fn read_after_claim(store: &mut KeyStore, before: &LogIdentity) -> Result<(), Di
     Ok(())
 }
 
-/// Completes the changes of keys, of the log's key and of the issuer policy that a crash interrupted.
+/// Completes the changes of keys, of the log's key and of the issuer policy that a crash interrupted. Without a writer their leaves have to
+/// be there.
 fn complete_interrupted(
-    writer: &mut LogWriter,
+    mut writer: Option<&mut LogWriter>,
     reader: &LogReader,
     store: &mut KeyStore,
 ) -> Result<(), Distrust> {
-    complete_pending(writer, reader, store)?;
-    complete_pending_key(writer, reader, store)?;
+    complete_pending(writer.as_deref_mut(), reader, store)?;
+    complete_pending_key(writer.as_deref_mut(), reader, store)?;
     complete_pending_policy(writer, reader, store)
 }
 
@@ -389,7 +410,7 @@ fn scan(
 /// Completes a change that was committed to the store but whose leaf was not known to be durable: finds its leaf, or
 /// writes it now, and makes the version visible.
 fn complete_pending(
-    writer: &mut LogWriter,
+    writer: Option<&mut LogWriter>,
     reader: &LogReader,
     store: &mut KeyStore,
 ) -> Result<(), Distrust> {
@@ -409,7 +430,7 @@ fn complete_pending(
 
 /// Completes a rotation of the log's own key whose leaf was not known to be durable.
 fn complete_pending_key(
-    writer: &mut LogWriter,
+    writer: Option<&mut LogWriter>,
     reader: &LogReader,
     store: &mut KeyStore,
 ) -> Result<(), Distrust> {
@@ -429,7 +450,7 @@ fn complete_pending_key(
 
 /// Completes the adoption of an issuer policy whose leaf was not known to be durable.
 fn complete_pending_policy(
-    writer: &mut LogWriter,
+    writer: Option<&mut LogWriter>,
     reader: &LogReader,
     store: &mut KeyStore,
 ) -> Result<(), Distrust> {
@@ -451,7 +472,7 @@ fn complete_pending_policy(
 /// The receipt of an interrupted change's leaf: found among the leaves from `since.0`, the log size before the change, or
 /// written now. `since.1` is the store version before the change.
 fn born(
-    writer: &mut LogWriter,
+    writer: Option<&mut LogWriter>,
     reader: &LogReader,
     store: &KeyStore,
     since: (u64, u64),
@@ -465,12 +486,19 @@ fn born(
             && seen.op == draft.op
             && seen.result == draft.result)
     })?;
-    let index = if let Some(index) = found {
-        index
-    } else {
-        writer.set_store_version(version_before);
-        draft.store_version_after = Some(store.version());
-        append(writer, draft)?
+    let index = match (found, writer) {
+        (Some(index), _) => index,
+        (None, Some(writer)) => {
+            writer.set_store_version(version_before);
+            draft.store_version_after = Some(store.version());
+            append(writer, draft)?
+        }
+        (None, None) => {
+            return Err(failure(format!(
+                "a change of a key ({}) was under way when the backup was taken, and its leaf is not there: use another backup",
+                draft.op.as_str()
+            )));
+        }
     };
     Ok(LogReceipt {
         log: store.log().origin.clone(),

@@ -47,6 +47,9 @@ use crate::settings::Settings;
 /// Directory of the audit log in the data directory.
 pub const LOG: &str = DIR;
 
+/// Directory of the remembered answers.
+const JOURNAL: &str = "replay";
+
 /// Ends the name of the schema that has the keys beside the logs.
 const KEYS_SCHEMA: &str = "_keys";
 
@@ -77,6 +80,26 @@ impl KeyService {
     /// The keys that verify the checkpoints of the log, from a pinned one on.
     pub fn verifiers(&self, pin: &VerifierKey) -> Result<Vec<VerifierKey>, String> {
         kept_keys(self.data.join(DIR).path(), pin)
+    }
+
+    /// The answers that are remembered in files.
+    pub(crate) fn journal(&self, store: &KeyStore) -> Result<(Arc<Replay>, Journal), String> {
+        let keys = &self.settings.keys;
+        let metrics = Metrics::new(&Registry::new("ron-kms"), "file");
+        let bounds = Bounds {
+            capacity: keys.replay_capacity,
+            bytes_max: keys.replay_bytes.0,
+            remembered: metrics.replay_remembered,
+            forgotten: metrics.replay_forgotten,
+        };
+        let dir = self.data.join(JOURNAL);
+        let opened = Replay::open(dir.disk(), dir.path(), store.replay_key(), bounds);
+        opened.map_err(|e| format!("the journal of answers: {e}"))
+    }
+
+    /// What the key store of this service needs of its configuration.
+    pub(crate) fn store_settings(&self) -> StoreSettings {
+        store_settings(&self.settings, Some(self.data.clone()))
     }
 
     /// The table `seal` that a node with these keys needs in its configuration.
@@ -126,7 +149,7 @@ impl KeyMove<'_> {
     fn store_settings(&self) -> StoreSettings {
         StoreSettings {
             origin: Some(self.log.keys[0].name().to_owned()),
-            ..store_settings(&self.service.settings, Some(self.home().clone()))
+            ..self.service.store_settings()
         }
     }
 
@@ -169,21 +192,11 @@ impl KeyMove<'_> {
 
     /// The answers that are remembered in files.
     fn journal(&self, store: &KeyStore) -> Result<(Arc<Replay>, Journal), MoveError> {
-        let keys = &self.service.settings.keys;
-        let metrics = Metrics::new(&Registry::new("ron-kms"), "file");
-        let bounds = Bounds {
-            capacity: keys.replay_capacity,
-            bytes_max: keys.replay_bytes.0,
-            remembered: metrics.replay_remembered,
-            forgotten: metrics.replay_forgotten,
-        };
-        let dir = self.journal_dir();
-        let opened = Replay::open(dir.disk(), dir.path(), store.replay_key(), bounds);
-        opened.map_err(|e| MoveError::Beside(format!("the journal of answers: {e}")))
+        self.service.journal(store).map_err(MoveError::Beside)
     }
 
     fn journal_dir(&self) -> Dir {
-        self.home().join("replay")
+        self.home().join(JOURNAL)
     }
 }
 

@@ -331,6 +331,29 @@ impl Store {
         Ok(())
     }
 
+    /// The same of a database that another process may be using, which is not changed. The copy is checked and durable when this
+    /// returns.
+    pub fn copy(from: &Path, to: &Path) -> Result<(), StoreError> {
+        let copied = || -> Result<(), StoreError> {
+            let source = Self::reader(from)?;
+            create_private(to)?;
+            source.execute("VACUUM INTO ?1", [to.to_string_lossy()])?;
+            Ok(())
+        };
+        copied().map_err(|error| error.in_file(from))?;
+        let checked = || -> Result<String, StoreError> {
+            let copy = Self::reader(to)?;
+            Ok(copy.pragma_query_value(None, "integrity_check", |row| row.get(0))?)
+        };
+        let path = to.display().to_string();
+        match checked().map_err(|error| error.in_file(to))? {
+            ok if ok == "ok" => {}
+            why => return Err(StoreError::Damaged { path, why }),
+        }
+        let synced = fs::File::open(to).and_then(|file| file.sync_all());
+        synced.map_err(|error| StoreError::Private { path, error })
+    }
+
     /// A separate read-only connection, for other threads and for verifiers; works on a live store,
     /// on a copy, and in a directory that is not writable.
     pub fn reader(path: &Path) -> Result<Connection, StoreError> {

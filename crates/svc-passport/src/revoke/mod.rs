@@ -27,7 +27,7 @@ pub use register::{LOG_DIR, LogPlace, Register, compare, signed};
 pub use shared::{HeadAge, SharedPlace, SharedTimes, private_of, row_of};
 pub use store::{FILE_NAME, RevocationStore, Row, StoreFailed, rows_of};
 
-use draft::Draft;
+pub use draft::Draft;
 use register::BATCH_MAX;
 
 use crate::clients::UsedAssertion;
