@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what the tests need and a build does not: a browser, promtool, SQLite's shell, nginx, HAProxy, Caddy,
-# slowhttptest, shellcheck, SoftHSM2, a software TPM, PostgreSQL, Patroni and etcd, Python packages, cargo-deny. Safe to run again; does nothing that is done already.
+# slowhttptest, shellcheck, SoftHSM2, a software TPM, PostgreSQL, Patroni and etcd, Python packages, cargo-deny, mdbook. Safe to run again; does nothing that is done already.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -14,6 +14,7 @@ need chromium chromium
 need promtool prometheus
 need prometheus-node-exporter prometheus-node-exporter
 need curl curl
+need jq jq
 need go golang-go
 [ -d /usr/share/gocode/src/golang.org/x/mod/sumdb ] || packages+=(golang-golang-x-mod-dev)
 [ -d /usr/share/gocode/src/gopkg.in/square/go-jose.v2 ] || packages+=(golang-gopkg-square-go-jose.v2-dev)
@@ -77,7 +78,7 @@ venv=target/test-venv
 if [ ! -x "$venv/bin/pip" ]; then
   python3 -m venv "$venv"
 fi
-"$venv/bin/python" -c 'import jwt, blake3, cryptography, joserfc, jwcrypto, authlib, prometheus_client, duckdb, pyarrow, hvac, mypy, standardwebhooks, flask, opentelemetry.proto' 2>/dev/null ||
+"$venv/bin/python" -c 'import jwt, blake3, cryptography, joserfc, jwcrypto, authlib, prometheus_client, duckdb, pyarrow, hvac, mypy, standardwebhooks, flask, opentelemetry.proto, openapi_python_client' 2>/dev/null ||
   "$venv/bin/pip" install -q --disable-pip-version-check -r tests/interop/requirements.txt
 
 "$venv/bin/python" -c 'import cyclonedx.validation.json, jsonschema' 2>/dev/null ||
@@ -104,12 +105,16 @@ fi
 # Of every target: the licences of all that is named in the lock are checked, without a network.
 cargo fetch --quiet --locked
 
-# cargo-deny and cargo-deb run for seconds; to compile them with optimisation would take minutes.
+# cargo-deny, cargo-deb and mdbook run for seconds; to compile them with optimisation would take minutes.
 if [ ! -x target/tools/bin/cargo-deny ] && ! command -v cargo-deny >/dev/null 2>&1; then
   cargo install --quiet --locked --debug --root target/tools --version 0.20.2 cargo-deny
 fi
 if [ ! -x target/tools/bin/cargo-deb ] && ! command -v cargo-deb >/dev/null 2>&1; then
   cargo install --quiet --locked --debug --root target/tools --version 3.8.0 cargo-deb
+fi
+# Without the server that watches files, which brings an async runtime.
+if [ ! -x target/tools/bin/mdbook ] && ! command -v mdbook >/dev/null 2>&1; then
+  cargo install --quiet --locked --debug --root target/tools --version 0.5.3 --no-default-features --features search mdbook
 fi
 
 # Again whenever the packages that a lock file names have changed.

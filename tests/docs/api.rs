@@ -1,13 +1,18 @@
 //! `docs/api/`: a page per service from its OpenAPI document, and the table of errors that all of them share.
 
 use std::fmt::Write as _;
+use std::fs;
 
 use ron_proto::problem::COMMON;
+use ron_tests::workspace;
 use serde_json::Value;
 
 use crate::running::{Described, described};
 use crate::schema::{line, section, word};
 use crate::{compare, regions};
+
+/// What an example needs.
+const EXAMPLE: &str = "With `ron up` running on the defaults, `curl` and `jq`:\n";
 
 /// Statuses that the front may answer with on every route; docs/api/README.md explains them.
 const EVERYWHERE: [&str; 13] = [
@@ -78,6 +83,12 @@ fn page(service: &Described) -> String {
             caller(op.about)
         );
     }
+    let example = format!("tests/docs/examples/{}.sh", service.service);
+    let example = fs::read_to_string(workspace().join(&example)).expect(&example);
+    let _ = write!(
+        out,
+        "\n## Example\n\n{EXAMPLE}\n<!-- run by: api_examples -->\n```sh\n{example}```\n"
+    );
     out.push_str("\n## Operations\n");
     for op in &all {
         operation(&mut out, op);

@@ -13,6 +13,7 @@ mod packaging;
 mod regions;
 mod running;
 mod schema;
+mod site;
 mod testing;
 
 use std::fs;
@@ -48,7 +49,11 @@ fn configuration_pages_are_what_the_tables_say() {
     for service in SERVICES {
         compare(
             &format!("config/{}.md", service.name()),
-            &render_markdown(service.table),
+            &format!(
+                "# Configuration of {}\n\n{}",
+                service.name(),
+                render_markdown(service.table)
+            ),
         );
     }
 }

@@ -16,8 +16,8 @@ use ron_tests::{
 use serde_json::Value;
 
 /// Processes, ended by their ids in every case.
-struct Separate {
-    dir: tempfile::TempDir,
+pub struct Separate {
+    pub dir: tempfile::TempDir,
     base: u16,
     admin_flags: Vec<String>,
     running: Vec<(String, Child)>,
@@ -25,7 +25,7 @@ struct Separate {
 }
 
 impl Separate {
-    fn start(admin_flags: &[&str]) -> Self {
+    pub fn start(admin_flags: &[&str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let base = base_port();
         ok(&ron_on(
@@ -48,12 +48,12 @@ impl Separate {
         fleet
     }
 
-    fn port(&self, name: &str) -> u16 {
+    pub fn port(&self, name: &str) -> u16 {
         let at = SERVICES.iter().position(|s| *s == name).unwrap();
         self.base + at as u16 * 10
     }
 
-    fn run(&mut self, name: &str) {
+    pub fn run(&mut self, name: &str) {
         let config = self.dir.path().join(name).join("config.toml");
         let flags = self.admin_flags.iter().filter(|_| name == "svc-admin");
         let sets = flags.map(String::as_str).chain(["log.level=warn"]);
@@ -68,7 +68,7 @@ impl Separate {
         self.running.push(("other".to_owned(), child.unwrap()));
     }
 
-    fn kill(&mut self, name: &str, signal: &str) {
+    pub fn kill(&mut self, name: &str, signal: &str) {
         let at = self.running.iter().position(|(n, _)| n == name).unwrap();
         let (_, mut child) = self.running.remove(at);
         tools::signal(child.id(), signal);
@@ -80,7 +80,7 @@ impl Separate {
         self.http.call(call).ok()
     }
 
-    fn ready(&self, name: &str) {
+    pub fn ready(&self, name: &str) {
         let url = format!("http://127.0.0.1:{}/readyz", self.port(name) + 5);
         until(name, || {
             self.get(&url).is_some_and(|reply| takes_passports(&reply))

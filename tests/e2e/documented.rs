@@ -19,7 +19,7 @@ fn marked(page: &str) -> Vec<(String, String)> {
 }
 
 /// The blocks of a page that stand below a mark.
-fn below(page: &str, mark: &str) -> Vec<(String, String)> {
+pub fn below(page: &str, mark: &str) -> Vec<(String, String)> {
     let text = fs::read_to_string(workspace().join(page)).unwrap();
     let parts = text.split(mark).skip(1);
     let block = |part: &str| {
@@ -35,14 +35,14 @@ fn below(page: &str, mark: &str) -> Vec<(String, String)> {
 const SHELL: &str = "set -euo pipefail\nset -m\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n";
 
 /// The environment of a page's blocks: a home directory with nothing but what the page makes.
-struct Room {
+pub struct Room {
     home: TempDir,
     /// Base port of the six services, in place of the page's default ports.
     base: u16,
 }
 
 impl Room {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let home = tempfile::tempdir().unwrap();
         for dir in ["etc/ron", "srv", "bin", "tmp", "state"] {
             fs::create_dir_all(home.path().join(dir)).unwrap();
@@ -56,9 +56,9 @@ impl Room {
             symlink(bin.with_file_name(name), room.path("bin").join(name)).unwrap();
         }
         let real = bin.display();
-        // `init` gets the free ports where the page leaves the port out.
+        // `init` and `up` get the free ports where the page leaves the port out.
         let ron = format!(
-            "#!/bin/sh\nif [ \"$1\" = init ]; then exec {real} \"$@\" --base-port {}; fi\nexec {real} \"$@\"\n",
+            "#!/bin/sh\ncase $1 in init | up) exec {real} \"$@\" --base-port {} ;; esac\nexec {real} \"$@\"\n",
             room.base
         );
         room.tool("ron", &ron);
@@ -74,12 +74,12 @@ impl Room {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
     }
 
-    fn path(&self, inside: &str) -> PathBuf {
+    pub fn path(&self, inside: &str) -> PathBuf {
         self.home.path().join(inside)
     }
 
     /// The text with its places replaced.
-    fn placed(&self, text: &str) -> String {
+    pub fn placed(&self, text: &str) -> String {
         let home = self.home.path().display();
         ported(text, self.base)
             .replace("/tmp/", &format!("{home}/tmp/"))
@@ -98,22 +98,26 @@ impl Room {
         self.placed(&blocks.collect::<Vec<_>>().join("\n"))
     }
 
-    /// Runs shell in `cwd`, and ends what it has left running; returns its output.
-    fn shell(&self, cwd: &Path, script: &str) -> String {
+    /// A shell in `cwd` with the environment of a page's blocks.
+    pub fn command(&self, cwd: &Path, script: &str) -> Command {
         let path = std::env::var("PATH").unwrap();
         let python = python();
         let venv = python.parent().unwrap().display();
-        let out = Command::new("bash")
-            .args(["-c", &format!("{SHELL}{script}")])
+        let mut bash = Command::new("bash");
+        bash.args(["-c", script])
             .current_dir(cwd)
             .env(
                 "PATH",
                 format!("{}:{venv}:{path}", self.path("bin").display()),
             )
-            .env("XDG_STATE_HOME", self.path("state"))
-            .output()
-            .unwrap();
-        ok(&out)
+            .env("XDG_STATE_HOME", self.path("state"));
+        bash
+    }
+
+    /// Runs shell in `cwd`, and ends what it has left running; returns its output.
+    fn shell(&self, cwd: &Path, script: &str) -> String {
+        let mut bash = self.command(cwd, &format!("{SHELL}{script}"));
+        ok(&bash.output().unwrap())
     }
 }
 

@@ -14,16 +14,16 @@ const PAGE_S: u32 = 300;
 
 /// A block of commands, and what the page says about it.
 #[derive(Debug)]
-struct Step {
-    commands: String,
+pub struct Step {
+    pub commands: String,
     /// The commands must fail.
     fails: bool,
     /// Lines that the output must contain, in this order.
-    says: Vec<String>,
+    pub says: Vec<String>,
 }
 
 /// The blocks of a page, in order; and the number of those that a program cannot carry out.
-fn steps(text: &str) -> (Vec<Step>, usize) {
+pub fn steps(text: &str) -> (Vec<Step>, usize) {
     let (mut steps, mut by_hand): (Vec<Step>, usize) = (Vec::new(), 0);
     let mut lines = text.lines();
     while let Some(line) = lines.next() {
@@ -72,7 +72,7 @@ fn fits(shown: &str, line: &str) -> bool {
 }
 
 /// The first shown line that is missing from the output, in order.
-fn missing<'a>(shown: &'a [String], said: &str) -> Option<&'a str> {
+pub fn missing<'a>(shown: &'a [String], said: &str) -> Option<&'a str> {
     let mut said = said.lines();
     shown
         .iter()
@@ -95,7 +95,7 @@ fn placed(text: &str, work: &Path, ports: [u16; 2]) -> String {
 }
 
 /// One shell runs all blocks, so that the variables of one are set in the next.
-fn script(steps: &[Step]) -> String {
+pub fn script(steps: &[Step]) -> String {
     let mut text = String::from("set -euo pipefail\n");
     for (at, step) in steps.iter().enumerate() {
         let run = format!("{{\n{}\n}} > said.{at} 2>&1 < /dev/null", step.commands);
@@ -128,6 +128,23 @@ impl Drop for Ended {
     }
 }
 
+/// Compares what the blocks of [`script`] have left in `dir` with what the page shows.
+pub fn compared(steps: &[Step], dir: &Path, about: &str) {
+    for (at, step) in steps.iter().enumerate() {
+        let read = |what| fs::read_to_string(dir.join(format!("{what}.{at}")));
+        let said = read("said").unwrap_or_default();
+        let code = read("code").ok().and_then(|c| c.trim().parse::<i32>().ok());
+        let place = format!(
+            "at\n{}\nwith {code:?}, said\n{said}\n{about}",
+            step.commands
+        );
+        assert_eq!(code.map(|c| c != 0), Some(step.fails), "{place}");
+        if let Some(line) = missing(&step.says, &said) {
+            panic!("nobody said `{line}`: {place}");
+        }
+    }
+}
+
 /// Carries out a page on a system of its own.
 fn carried_out(name: &str, by_hand: usize) {
     let work = tempfile::tempdir().unwrap();
@@ -148,21 +165,13 @@ fn carried_out(name: &str, by_hand: usize) {
         .stdin(Stdio::null())
         .status()
         .unwrap();
-    for (at, step) in all.iter().enumerate() {
-        let read = |what| fs::read_to_string(work.path().join(format!("{what}.{at}")));
-        let said = read("said").unwrap_or_default();
-        let code = read("code").ok().and_then(|c| c.trim().parse::<i32>().ok());
-        let log = fs::read_to_string(work.path().join("ron/run/ron-kms.log")).unwrap_or_default();
-        let tail: Vec<&str> = log.lines().rev().take(5).collect();
-        let told = format!(
-            "{name}, at\n{}\nwith {code:?} ({status}), said\n{said}\nkms: {tail:#?}",
-            step.commands
-        );
-        assert_eq!(code.map(|c| c != 0), Some(step.fails), "{told}");
-        if let Some(line) = missing(&step.says, &said) {
-            panic!("nobody said `{line}`: {told}");
-        }
-    }
+    let log = fs::read_to_string(work.path().join("ron/run/ron-kms.log")).unwrap_or_default();
+    let tail: Vec<&str> = log.lines().rev().take(5).collect();
+    compared(
+        &all,
+        work.path(),
+        &format!("{name}, {status}; kms: {tail:#?}"),
+    );
     assert!(status.success(), "{name}: {status}");
 }
 

@@ -1,4 +1,4 @@
-//! `cargo xtask`: every long test, measurement and package of the project is a task, a row of [`TASKS`]. The list that
+//! `cargo xtask`: every long test, measurement and package of the project is a task, a row of [`tasks`]. The list that
 //! `cargo xtask` prints, the arguments of each task and the tables of docs/TESTING.md come from that one table.
 
 #![allow(clippy::disallowed_methods)] // a tool of developers is no part of a service: it takes processes and time as they come
@@ -18,10 +18,12 @@ mod loom;
 mod markdown;
 mod mutation;
 mod parsers;
+mod products;
 mod release;
 mod sdk;
 mod sim;
 mod sim_rounds;
+mod site;
 mod task;
 mod tasks;
 mod ui;
@@ -29,4 +31,4 @@ mod ui;
 pub use cmd::watch_signals;
 pub use markdown::table;
 pub use task::{Failure, command, run};
-pub use tasks::TASKS;
+pub use tasks::tasks;

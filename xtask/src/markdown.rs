@@ -3,11 +3,11 @@
 use std::fmt::Write as _;
 
 use crate::task::{Group, Task, example};
-use crate::tasks::TASKS;
+use crate::tasks::tasks;
 
 /// The table `name` (`steps`, `long`, `measurements` or `files`), if there is one.
 pub fn table(name: &str) -> Option<String> {
-    let of = |group: fn(&Task) -> bool| TASKS.iter().filter(move |task| group(task));
+    let of = |group: fn(&Task) -> bool| tasks().filter(move |task| group(task));
     match name {
         "steps" => Some(steps()),
         "long" => Some(long(of(|task| {
@@ -24,7 +24,7 @@ pub fn table(name: &str) -> Option<String> {
 
 fn steps() -> String {
     let mut out = "| step | what it proves | alone | time |\n|---|---|---|---|\n".to_owned();
-    for task in TASKS {
+    for task in tasks() {
         if let Group::Step(step) = task.group {
             let alone = example(task, task.example);
             let _ = writeln!(

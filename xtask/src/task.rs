@@ -7,7 +7,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 
 use crate::files;
 use crate::long;
-use crate::tasks::TASKS;
+use crate::tasks::tasks;
 
 /// Why a task failed: what happened, and what to do about it.
 #[derive(Debug)]
@@ -216,7 +216,7 @@ pub fn command() -> Command {
         .subcommand_help_heading("Tasks")
         .arg_required_else_help(true)
         .max_term_width(140);
-    for task in TASKS {
+    for task in tasks() {
         command = command.subcommand(subcommand(task));
     }
     command
@@ -254,7 +254,7 @@ pub fn run(matches: &ArgMatches) -> Outcome {
     let Some((name, matches)) = matches.subcommand() else {
         return Err(Failure("name a task: cargo xtask --help".to_owned()));
     };
-    let task = TASKS.iter().find(|task| task.name == name);
+    let task = tasks().find(|task| task.name == name);
     let task = task.ok_or_else(|| Failure(format!("there is no task `{name}`")))?;
     let args = Args::read(task, matches);
     match task.run {
@@ -271,7 +271,7 @@ mod tests {
     #[test]
     fn the_command_line_takes_every_example_of_the_table() {
         command().debug_assert();
-        for task in TASKS {
+        for task in tasks() {
             let longer = task.longer.map(|(args, _)| args);
             for args in std::iter::once(task.example).chain(longer) {
                 let line = example(task, args);
@@ -284,9 +284,9 @@ mod tests {
 
     #[test]
     fn names_of_tasks_are_unique() {
-        for (at, task) in TASKS.iter().enumerate() {
+        for (at, task) in tasks().enumerate() {
             assert!(
-                TASKS[..at].iter().all(|other| other.name != task.name),
+                tasks().take(at).all(|other| other.name != task.name),
                 "{}",
                 task.name
             );

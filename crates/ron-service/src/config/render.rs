@@ -157,7 +157,8 @@ pub fn render_markdown(table: &Table) -> String {
             "| `{name}` | {} | {default} | {} | {reload} | {} |",
             key.kind.word(),
             range(key),
-            key.meaning.replace('|', "\\|")
+            // A bar would end the cell, and a bracket would begin a tag.
+            key.meaning.replace('|', "\\|").replace('<', "\\<")
         );
     };
     for key in &table.rows() {
