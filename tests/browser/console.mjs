@@ -45,6 +45,7 @@ try {
   await spanish();
   await filtersStay();
   await keyboard();
+  await explore();
   await narrow();
   await kmsGoesAndComes();
   await consoleGoesAndComes();
@@ -121,9 +122,13 @@ async function everyViewInEveryTheme() {
 async function present(name) {
   const selector = {
     fleet: "tr[data-node]", node: "section[aria-label=Planes] tbody tr", logs: "tr[data-log=ron-ledger][data-verdict=verified]",
-    timeline: "tr[data-kind=node_state][data-node=ron-ledger]", epochs: "tr[data-epoch][data-state=settled]", audit: "tr[data-seq][data-result=done]", settings: ".pickers select",
+    timeline: "table.timeline tbody tr", explore: ".chart .legend .key:nth-child(2)", epochs: "tr[data-epoch][data-state=settled]", audit: "tr[data-seq][data-result=done]", settings: ".pickers select",
   }[name];
   await page.waitForSelector(selector);
+  if (name === "logs") {
+    await page.waitForSelector("tr[data-key][data-state=active]");
+    await page.waitForSelector("tr[data-kid]");
+  }
   await page.waitForTimeout(150);
 }
 
@@ -165,7 +170,7 @@ async function filtersStay() {
 
 async function keyboard() {
   await page.evaluate(() => document.activeElement?.blur());
-  for (const [key, hash] of [["l", "#/logs"], ["t", "#/timeline"], ["e", "#/epochs"], ["a", "#/audit"], ["s", "#/settings"], ["f", "#/"]]) {
+  for (const [key, hash] of [["l", "#/logs"], ["t", "#/timeline"], ["x", "#/explore"], ["e", "#/epochs"], ["a", "#/audit"], ["s", "#/settings"], ["f", "#/"]]) {
     await page.keyboard.press(key);
     await page.waitForFunction((h) => location.hash === h, hash);
   }
@@ -176,13 +181,69 @@ async function keyboard() {
   ok("the views are a key away");
 }
 
+async function explore() {
+  await page.evaluate(() => { location.hash = "#/explore?nodes=ron-kms&metric=ron_kms_queue_depth"; });
+  // The series differ by their queues; one of them is chosen.
+  await page.waitForSelector(".explore select[aria-label=queue]");
+  await page.selectOption(".explore select[aria-label=queue]", { label: "http" });
+  await page.waitForFunction(() => document.querySelectorAll(".chart .legend .key").length === 1);
+  const chosen = new URLSearchParams(new URL(page.url()).hash.split("?")[1]);
+  assert.equal(chosen.get("labels"), 'queue="http"');
+  // Another metric, and a second service to compare with.
+  await page.fill(".explore input[type=search]", "open_fds");
+  await page.selectOption(".explore select[aria-label=Metric]", "process_open_fds");
+  await page.selectOption(".explore select[aria-label='Compare with …']", "svc-wallet");
+  await page.waitForFunction(() => document.querySelectorAll(".chart .legend .key").length === 2);
+  await page.click(".chart details summary");
+  const figures = await page.locator(".chart td.num").allInnerTexts();
+  assert.ok(figures.filter((text) => Number(text) > 5).length >= 2, `the table has figures: ${figures.slice(0, 8)}`);
+  // Marking a part of the chart shows that part alone, also after a reload, until all is asked for.
+  await page.waitForFunction(() => document.querySelectorAll(".chart tbody tr").length >= 6);
+  const box = await page.locator(".chart .u-over").boundingBox();
+  await page.mouse.move(box.x + box.width * 0.5, box.y + 40);
+  await page.mouse.down();
+  await page.mouse.move(box.x + box.width * 0.98, box.y + 60, { steps: 5 });
+  await page.mouse.up();
+  await page.waitForFunction(() => location.hash.includes("from="));
+  const address = page.url();
+  const rows = await page.locator(".chart tbody tr").count();
+  await page.reload();
+  await page.waitForFunction(() => document.querySelectorAll(".chart .legend .key").length === 2);
+  assert.equal(page.url(), address);
+  await page.click(".chart details summary");
+  await page.waitForSelector(".chart tbody tr");
+  await page.click("button:has-text('Show all')");
+  await page.waitForFunction((n) => document.querySelectorAll(".chart tbody tr").length > n, rows);
+  // What is kept for seven days has a first point after a minute.
+  await page.selectOption(".explore select[aria-label=Metric]", "node:memory_bytes");
+  await page.waitForSelector(".chart .legend .key:nth-child(2)", { timeout: waitMs + 75_000 });
+  assert.match(await page.innerText(".chart .legend"), /MiB/);
+  await page.click("button.chip:has-text('7d')");
+  await page.waitForFunction(() => location.hash.includes("window=7d"));
+  await seriousProblems("a figure of seven days");
+  await page.evaluate(() => { location.hash = "#/explore?nodes=ron-kms&metric=no_such_metric"; });
+  await page.waitForSelector("main .none:has-text('Not reported')");
+  ok("any metric can be looked at, compared and kept in the address");
+}
+
 async function narrow() {
-  await page.setViewportSize({ width: 390, height: 800 });
-  await page.waitForTimeout(200);
-  assert.equal(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), true, "a phone has to scroll sideways");
-  await shot("fleet-phone");
+  await page.setViewportSize({ width: 375, height: 812 });
+  for (const theme of ["light", "dark"]) {
+    await page.evaluate((t) => localStorage.setItem("ron.theme", t), theme);
+    await page.reload();
+    for (const [name, hash] of VIEWS) {
+      await page.evaluate((h) => { location.hash = h; }, hash);
+      await present(name);
+      assert.equal(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), true, `a phone has to scroll ${name} sideways`);
+      await seriousProblems(`${name} ${theme} on a phone`);
+      await shot(`${name}-phone-${theme}`);
+    }
+  }
+  await page.evaluate(() => { localStorage.setItem("ron.theme", "light"); location.hash = "#/"; });
   await page.setViewportSize({ width: 1360, height: 900 });
-  ok("the page fits a phone");
+  await page.reload();
+  await present("fleet");
+  ok("every view fits a phone");
 }
 
 async function kmsGoesAndComes() {
@@ -203,13 +264,25 @@ async function kmsGoesAndComes() {
   assert.equal(first, "ron-kms", "problems come first");
   assert.match(await page.title(), /^\(\d\)/);
   await page.evaluate(() => { location.hash = "#/timeline"; });
-  await page.waitForSelector("tr[data-kind=node_state][data-node=ron-kms]");
+  await page.waitForSelector("tr.incident[data-node=ron-kms][data-over=false]");
+  await shot("timeline-incident");
   await page.click("button.chip:has-text('Errors') >> nth=-1");
   await page.waitForFunction(() => location.hash.includes("least=error"));
-  await page.waitForSelector("tr[data-kind=node_state][data-node=ron-kms]");
+  await page.click("tr.incident[data-node=ron-kms][data-over=false] button[aria-expanded=false]");
+  await page.waitForSelector("tr.inside[data-kind=node_state][data-node=ron-kms]");
   assert.equal(await page.locator("tr[data-kind=started]").count(), 0, "a start is no error");
   await shot("timeline-outage");
   await seriousProblems("the timeline of an outage");
+  const desk = page.viewportSize();
+  await page.setViewportSize({ width: 375, height: 812 });
+  await shot("timeline-outage-phone");
+  await page.setViewportSize(desk);
+  await page.evaluate(() => { location.hash = "#/logs"; });
+  // What was read of its keys before stays, and that they cannot be read now is said.
+  await page.waitForSelector(".note:has-text('Keys of ron-kms cannot be read')");
+  await page.waitForSelector("tr[data-key][data-state=active]");
+  await seriousProblems("keys of an outage");
+  await shot("logs-outage");
   await page.evaluate(() => { location.hash = "#/"; });
   await page.waitForSelector("tr[data-node=ron-kms][data-state=down]");
   await seriousProblems("an outage");
@@ -240,6 +313,10 @@ async function kmsGoesAndComes() {
   await step("start-kms");
   await page.waitForFunction(() => document.querySelectorAll("tr[data-node=ron-kms][data-state=healthy], tr[data-node=ron-kms][data-state=degraded]").length === 1);
   assert.equal(await page.evaluate(() => window.mark), true, "the page was not loaded again");
+  await page.evaluate(() => { location.hash = "#/timeline"; });
+  await page.waitForSelector("tr.incident[data-node=ron-kms]");
+  await shot("timeline-after");
+  await page.evaluate(() => { location.hash = "#/"; });
   ok("it recovers by itself");
 }
 
@@ -259,6 +336,11 @@ async function consoleGoesAndComes() {
   assert.equal(await page.evaluate(() => window.mark), true, "the page was not loaded again");
   // While the console was down the proxy answered 502; a console without keys answers 503.
   expected(/status of (401|50[234])|ERR_CONNECTION|ERR_EMPTY/);
+  await page.evaluate(() => { location.hash = "#/explore?nodes=ron-kms&metric=node%3Amemory_bytes&window=1h"; });
+  await page.waitForSelector(".chart .legend .key");
+  ok("the history is there after a restart of the console");
+  await page.evaluate(() => { location.hash = "#/timeline"; });
+  await page.waitForSelector("tr.incident[data-node=ron-kms]");
   ok("a lost connection is said, and found again");
 }
 

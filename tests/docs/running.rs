@@ -32,7 +32,11 @@ pub fn described() -> &'static [Described] {
             let path = dir.path().join(service.name()).join("config.toml");
             let text = fs::read_to_string(&path).unwrap();
             let any = |key: &str| (key.to_owned(), "127.0.0.1:0".to_owned());
-            let flags = [any("bind_addr"), any("health_addr")];
+            let mut flags = vec![any("bind_addr"), any("health_addr")];
+            // The pages name the scopes that callers need; without authentication the console asks for none.
+            if service.name() == "svc-admin" {
+                flags.push(("auth.mode".to_owned(), "passport".to_owned()));
+            }
             let config = Config::load(service.table, Some((&path, &text)), &|_| None, &flags);
             let config = config.unwrap_or_else(|e| panic!("{}: {e:?}", service.name()));
             let parts = Parts::bind(&config).unwrap();

@@ -12,6 +12,7 @@
 mod account_terms;
 mod admin_chaos;
 mod admin_gates;
+mod admin_keys;
 mod admin_page;
 mod admin_parser;
 mod backup;

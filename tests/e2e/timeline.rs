@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ron_http::Call;
 use ron_kernel::Deadline;
-use ron_proto::admin::{TimelineEntry, TimelineList};
+use ron_proto::admin::{IncidentNode, NodeState, TimelineEntry, TimelineList};
 use ron_tests::processes::Rig;
 use ron_tests::{ok, ron_on, until};
 
@@ -84,6 +84,29 @@ fn events(lines: &[TimelineEntry]) -> Vec<(&str, &str, u64, Option<&str>)> {
     told.collect()
 }
 
+/// The outage of the ledger is one entry, with what it did to the wallet.
+fn one_incident(page: &TimelineList) {
+    let with_ledger = page.incidents.iter().filter(|incident| {
+        let down = |of: &IncidentNode| of.node == "ron-ledger" && of.worst == NodeState::Down;
+        incident.nodes.iter().any(down)
+    });
+    let [incident] = with_ledger.collect::<Vec<_>>()[..] else {
+        panic!("{:#?}", page.incidents);
+    };
+    let cause = &incident.nodes[0];
+    assert_eq!(
+        (cause.node.as_str(), cause.worst, cause.because.as_deref()),
+        ("ron-ledger", NodeState::Down, None)
+    );
+    let wallet = incident.nodes.iter().find(|node| node.node == "svc-wallet");
+    let wallet = wallet.expect("the wallet is in it");
+    assert_eq!(wallet.because.as_deref(), Some("ron-ledger"));
+    assert!(wallet.until.is_some_and(|until| until >= wallet.since));
+    let lines = page.entries.iter();
+    let lines = lines.filter(|line| line.incident == Some(incident.id));
+    assert_eq!(lines.count() as u64, incident.lines, "{incident:#?}");
+}
+
 #[test]
 fn a_killed_ledger_is_the_cause_of_what_follows_and_nothing_is_told_twice() {
     let mut rig = Rig::start();
@@ -129,6 +152,7 @@ fn a_killed_ledger_is_the_cause_of_what_follows_and_nothing_is_told_twice() {
             && is(&lines, "svc-wallet", &["healthy"])
             && now == starts + 1
     });
+    one_incident(&console.page(&rig, "").unwrap());
     let before = console.lines(&rig);
     rig.kill("svc-admin");
     rig.run("svc-admin");
@@ -149,6 +173,7 @@ fn a_killed_ledger_is_the_cause_of_what_follows_and_nothing_is_told_twice() {
         kept.iter().all(|event| once.contains(event)),
         "{kept:#?}\n{told:#?}"
     );
+    one_incident(&console.page(&rig, "").unwrap());
     let page = console.page(&rig, "?least=error&node=ron-ledger").unwrap();
     assert!(!page.entries.is_empty());
     assert!(page.entries.iter().all(

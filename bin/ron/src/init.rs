@@ -64,7 +64,7 @@ pub const CALLS: [(&str, &str, &str, &str); 15] = [
         "rewarder:read,admin:operate",
         "",
     ),
-    ("svc-admin", "ron-kms", "admin:operate", ""),
+    ("svc-admin", "ron-kms", "kms:read,admin:operate", ""),
     (
         "svc-admin",
         "svc-passport",

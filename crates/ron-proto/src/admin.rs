@@ -3,6 +3,7 @@
 //! Every response carries `asOf`, the time at which its content was assembled. A value that a node
 //! does not report is `null`, never zero; the page then shows "not reported".
 
+mod keys;
 mod session;
 mod timeline;
 
@@ -12,8 +13,9 @@ use serde::{Deserialize, Serialize};
 use crate::status::LogNodeDoc;
 use crate::values::Timestamp;
 
+pub use self::keys::{IssuerKey, IssuerView, KeyApproval, KeyOverview, KeySource, KeyView};
 pub use self::session::{SessionCode, SessionRequest};
-pub use self::timeline::{TimelineEntry, TimelineList, UnreadNode};
+pub use self::timeline::{Incident, IncidentNode, TimelineEntry, TimelineList, UnreadNode};
 
 /// Health state of a node, ordered by severity: the greatest is the worst.
 #[derive(
@@ -32,6 +34,8 @@ pub enum NodeState {
 }
 
 impl NodeState {
+    pub const ALL: [Self; 4] = [Self::Healthy, Self::Unknown, Self::Degraded, Self::Down];
+
     /// The name on the wire and on the page.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -311,7 +315,28 @@ pub struct QuerySeries {
     pub points: Vec<Option<f64>>,
 }
 
-/// `GET /api/nodes/{id}/metrics/query`: raw series of one metric.
+/// `GET /api/nodes/{id}/metrics/names`: the series that are kept for seven days, then the metrics of the window by name.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct MetricNames {
+    pub as_of: Timestamp,
+    pub id: String,
+    pub metrics: Vec<MetricName>,
+}
+
+/// A metric that can be queried.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct MetricName {
+    pub name: String,
+    /// Number of its series; 0 for one that the node does not have yet.
+    pub series: u64,
+    /// True for a series with one point a minute, kept for seven days and over restarts of the console; false for samples, kept
+    /// for the window.
+    pub kept: bool,
+}
+
+/// `GET /api/nodes/{id}/metrics/query`: the series of one metric.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct QueryAnswer {
@@ -319,6 +344,10 @@ pub struct QueryAnswer {
     pub id: String,
     pub name: String,
     pub kind: QueryKind,
+    /// Seconds between two points of a series that is kept for seven days: 60, or more for a long time, with the worst or the mean
+    /// of the minutes in between; `null` for samples.
+    pub step_seconds: Option<f64>,
+    /// Unix milliseconds of each point: when it was sampled, or when its step begins.
     pub times_ms: Vec<u64>,
     pub series: Vec<QuerySeries>,
     /// True when more series matched than one response carries.
@@ -572,14 +601,8 @@ mod tests {
 
     #[test]
     fn states_order_by_attention_and_keep_their_words() {
-        let all = [
-            NodeState::Healthy,
-            NodeState::Unknown,
-            NodeState::Degraded,
-            NodeState::Down,
-        ];
-        assert!(all.is_sorted());
-        for state in all {
+        assert!(NodeState::ALL.is_sorted());
+        for state in NodeState::ALL {
             let json = serde_json::to_string(&state).expect("a unit variant serialises");
             assert_eq!(json, format!("\"{}\"", state.as_str()));
         }

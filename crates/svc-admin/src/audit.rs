@@ -16,34 +16,15 @@ use ron_kernel::{
 };
 use ron_proto::admin::{AuditEntry, AuditList};
 use ron_proto::{Problem, Timestamp};
-use ron_service::{Migration, Store, StoreError};
+use ron_service::{Store, StoreError};
 
 use crate::caller::Caller;
-use crate::timeline::{self, Line};
+use crate::history::Minute;
+use crate::kept::{self, Contents, RECENT, SeenHead};
+use crate::line::Line;
 use crate::topology::AUDIT_QUEUE;
 
-/// Lines that readers see.
-const RECENT: usize = 500;
-/// Lines that the file keeps.
-const KEPT: u64 = 20_000;
 const IDLE: Duration = Duration::from_secs(60);
-/// The file's name in the console's directory.
-const FILE: &str = "admin.db";
-
-static MIGRATIONS: [Migration; 2] = [
-    Migration {
-        version: 1,
-        name: "audit and heads",
-        sql: "CREATE TABLE audit (seq INTEGER PRIMARY KEY, line TEXT NOT NULL) STRICT;
-              CREATE TABLE heads (id TEXT PRIMARY KEY, size INTEGER NOT NULL, root TEXT NOT NULL) STRICT;",
-    },
-    Migration {
-        version: 2,
-        name: "timeline",
-        sql: "CREATE TABLE timeline (seq INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL, line TEXT NOT NULL) STRICT;",
-    },
-];
-
 /// A record for the writer's thread.
 #[derive(Debug)]
 pub enum Event {
@@ -53,22 +34,8 @@ pub enum Event {
     Head(SeenHead),
     /// The next lines of the timeline.
     Timeline(Vec<Line>),
-}
-
-/// What the file had at the start.
-pub struct Contents {
-    pub heads: Vec<SeenHead>,
-    pub timeline: Vec<Line>,
-}
-
-/// A log head that was accepted.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SeenHead {
-    /// The node's id.
-    pub id: String,
-    pub size: u64,
-    /// Base64, as in the checkpoint.
-    pub root: String,
+    /// The next minute of the history.
+    Minute(Arc<Minute>),
 }
 
 /// The handle for adding and reading lines.
@@ -98,9 +65,8 @@ impl Audit {
         registry: &Registry,
         metrics: &KernelMetrics,
     ) -> Result<(Self, Receiver<Event>, Contents), StoreError> {
-        let store = open(home.as_ref())?;
-        let (recent, heads) = load(&store)?;
-        let timeline = load_timeline(&store)?;
+        let store = kept::open(home.as_ref())?;
+        let (recent, contents) = kept::load(&store)?;
         let (tx, rx) = queue(&AUDIT_QUEUE, AUDIT_QUEUE.capacity, metrics);
         let lines = registry.counter_closed(
             "actions_total",
@@ -115,7 +81,7 @@ impl Audit {
             clock,
             lines,
         };
-        Ok((audit, rx, Contents { heads, timeline }))
+        Ok((audit, rx, contents))
     }
 
     /// The last lines, newest first.
@@ -172,6 +138,11 @@ impl Audit {
         let _ = self.tx.try_send(Event::Timeline(lines));
     }
 
+    /// Queues a minute of the history. One that is lost here is missing after a restart.
+    pub fn keep_minute(&self, minute: Arc<Minute>) {
+        let _ = self.tx.try_send(Event::Minute(minute));
+    }
+
     fn stamp(&self, mut line: AuditEntry) -> AuditEntry {
         line.at = Timestamp(self.clock.unix_ms());
         self.lines
@@ -198,7 +169,7 @@ impl Audit {
         degraded: &dyn Fn(Option<String>),
         ctx: &ThreadCtx,
     ) {
-        let mut store = match open(self.home.as_ref()) {
+        let mut store = match kept::open(self.home.as_ref()) {
             Ok(store) => store,
             Err(error) => {
                 degraded(Some(error.to_string()));
@@ -223,8 +194,9 @@ impl Audit {
     fn take(&self, store: &Store, event: Event, degraded: &dyn Fn(Option<String>)) {
         let (outcome, done) = match event {
             Event::Line(line, done) => (self.write(store, *line), done),
-            Event::Head(head) => (write_head(store, &head), None),
-            Event::Timeline(lines) => (write_timeline(store, &lines), None),
+            Event::Head(head) => (kept::write_head(store, &head), None),
+            Event::Timeline(lines) => (kept::write_timeline(store, &lines), None),
+            Event::Minute(minute) => (kept::write_minute(store, &minute, kept::BYTES_MAX), None),
         };
         if let Err(error) = &outcome {
             degraded(Some(format!("the audit cannot be written: {error}")));
@@ -243,22 +215,7 @@ impl Audit {
             recent.insert(0, line.clone());
             self.recent.store(recent);
         }
-        line.seq = store.write(|tx| {
-            // From the file and not from `recent`, which lacks the lines of later versions.
-            let newest = tx.query_row("SELECT coalesce(max(seq), 0) FROM audit", [], |row| {
-                row.get::<_, i64>(0)
-            })?;
-            line.seq = newest.unsigned_abs() + 1;
-            let text = serde_json::to_string(&line).unwrap_or_default();
-            tx.execute(
-                "INSERT INTO audit (seq, line) VALUES (?1, ?2)",
-                (number(line.seq), &text),
-            )?;
-            // In the same transaction, so that the file never grows beyond the limit.
-            let oldest = line.seq.saturating_sub(KEPT);
-            tx.execute("DELETE FROM audit WHERE seq <= ?1", [number(oldest)])?;
-            Ok::<_, StoreError>(line.seq)
-        })?;
+        line.seq = kept::write_line(store, &line)?;
         // Readers see the line only now that it is durable.
         let mut recent = Vec::with_capacity(RECENT.min(last.len() + 1));
         recent.push(line);
@@ -266,86 +223,6 @@ impl Audit {
         self.recent.store(recent);
         Ok(())
     }
-}
-
-fn open(home: Option<&Dir>) -> Result<Store, StoreError> {
-    match home {
-        Some(home) => Store::open_in(home, FILE, &MIGRATIONS),
-        None => Store::memory(&MIGRATIONS),
-    }
-}
-
-fn load(store: &Store) -> Result<(Vec<AuditEntry>, Vec<SeenHead>), StoreError> {
-    store.read(|db| {
-        let mut lines = db.prepare("SELECT line FROM audit ORDER BY seq DESC LIMIT ?1")?;
-        let texts = lines.query_map([number(RECENT as u64)], |row| row.get::<_, String>(0))?;
-        let mut recent = Vec::new();
-        for text in texts {
-            // A line of a later version is skipped; it must not prevent the start.
-            recent.extend(serde_json::from_str(&text?).ok());
-        }
-        let mut heads = db.prepare("SELECT id, size, root FROM heads ORDER BY id")?;
-        let rows = heads.query_map([], |row| {
-            Ok(SeenHead {
-                id: row.get(0)?,
-                size: row.get::<_, i64>(1)?.unsigned_abs(),
-                root: row.get(2)?,
-            })
-        })?;
-        let heads = rows.collect::<Result<Vec<_>, _>>()?;
-        Ok((recent, heads))
-    })
-}
-
-fn load_timeline(store: &Store) -> Result<Vec<Line>, StoreError> {
-    store.read(|db| {
-        let mut lines = db.prepare("SELECT line FROM timeline ORDER BY seq")?;
-        let texts = lines.query_map([], |row| row.get::<_, String>(0))?;
-        let mut kept = Vec::new();
-        for text in texts {
-            // A line of a later version is skipped; it must not prevent the start.
-            kept.extend(serde_json::from_str(&text?).ok());
-        }
-        Ok(kept)
-    })
-}
-
-fn write_timeline(store: &Store, lines: &[Line]) -> Result<(), StoreError> {
-    let Some(newest) = lines.last() else {
-        return Ok(());
-    };
-    store.write(|tx| {
-        let mut insert =
-            tx.prepare("INSERT OR REPLACE INTO timeline (seq, at_ms, line) VALUES (?1, ?2, ?3)")?;
-        for line in lines {
-            let text = serde_json::to_string(line).unwrap_or_default();
-            let at = number(line.entry.at.unix_ms());
-            insert.execute((number(line.entry.seq), at, &text))?;
-        }
-        let oldest = newest.entry.seq.saturating_sub(timeline::KEPT as u64);
-        let since = newest.entry.at.unix_ms().saturating_sub(timeline::KEPT_MS);
-        tx.execute(
-            "DELETE FROM timeline WHERE seq <= ?1 OR at_ms < ?2",
-            (number(oldest), number(since)),
-        )?;
-        Ok(())
-    })
-}
-
-/// SQLite's integers are signed; these numbers never come near 2^63.
-fn number(n: u64) -> i64 {
-    i64::try_from(n).unwrap_or(i64::MAX)
-}
-
-fn write_head(store: &Store, head: &SeenHead) -> Result<(), StoreError> {
-    store.write(|tx| {
-        tx.execute(
-            "INSERT INTO heads (id, size, root) VALUES (?1, ?2, ?3)
-             ON CONFLICT (id) DO UPDATE SET size = ?2, root = ?3",
-            (&head.id, number(head.size), &head.root),
-        )?;
-        Ok(())
-    })
 }
 
 /// Values of the audit metric's `action` label.
@@ -397,7 +274,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let home = Dir::os(dir.path());
         let (audit_1, rx, _) = audit(Some(home.clone()));
-        let store = open(Some(&home)).expect("opens");
+        let store = kept::open(Some(&home)).expect("opens");
         let caller = Caller::local("r-1");
         for result in ["started", "done"] {
             audit_1.note(with_result(
@@ -434,7 +311,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let home = Dir::os(dir.path());
         let (audit, rx, _) = audit(Some(home.clone()));
-        let store = open(Some(&home)).expect("opens");
+        let store = kept::open(Some(&home)).expect("opens");
         for n in 0..20 {
             audit.note(line("reload", Some("a"), &Caller::local("r-1")));
             audit.keep_head(SeenHead {
@@ -447,8 +324,9 @@ mod tests {
             audit.take(&store, event, &|why| assert_eq!(why, None));
         }
         drop(store);
-        let (refused, _) =
-            ron_service::store_trial::flip_bytes(&home.file(FILE), 31, |_| open(Some(&home)));
+        let (refused, _) = ron_service::store_trial::flip_bytes(&home.file(kept::FILE), 31, |_| {
+            kept::open(Some(&home))
+        });
         assert!(refused > 100, "{refused}");
     }
 
@@ -464,7 +342,7 @@ mod tests {
         let (audit, rx) = (Arc::new(opened.0), opened.1);
         let (writer, disk) = (audit.clone(), sup.watch_disk("audit"));
         // Another writer of the file stands for a disk that does not answer; SQLite waits two seconds for it.
-        let other = rusqlite::Connection::open(home.file(FILE)).expect("opens");
+        let other = rusqlite::Connection::open(home.file(kept::FILE)).expect("opens");
         let row = TOPOLOGY.threads.iter().find(|row| row.name == AUDIT.name);
         sup.spawn(row.expect("its row"), move |ctx| {
             writer.run(&rx, &disk, &|_| (), ctx);
@@ -488,7 +366,7 @@ mod tests {
     fn a_line_of_a_later_version_keeps_its_number() {
         let dir = tempfile::tempdir().expect("a directory");
         let home = Dir::os(dir.path());
-        let store = open(Some(&home)).expect("opens");
+        let store = kept::open(Some(&home)).expect("opens");
         store
             .write(|tx| {
                 tx.execute("INSERT INTO audit VALUES (7, 'of a later version')", [])?;

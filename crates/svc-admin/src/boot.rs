@@ -15,14 +15,18 @@ use ron_service::{Boot, Chassis, ReadyBoard, Running, Service, StartError, Table
 
 use crate::actions::{Job, Runner};
 use crate::api::{Console, router};
-use crate::audit::{Audit, Event as AuditEvent, SeenHead};
+use crate::audit::{Audit, Event as AuditEvent};
 use crate::discovery::Discovered;
 use crate::epochs::EpochWatch;
 use crate::event_watch::EventWatch;
 use crate::fleet::{DuePoll, Event, Fleet};
 use crate::gate::Gate;
+use crate::history::History;
+use crate::kept::{Contents, SeenHead};
+use crate::keys::{self, KeyWatch};
 use crate::logs::LogWatch;
 use crate::metrics;
+use crate::recorder::Recorder;
 use crate::sessions::{LONGEST_MAX, Sessions};
 use crate::settings::{AuthMode, Settings, TABLE};
 use crate::timeline::Lines;
@@ -89,8 +93,14 @@ impl Service for SvcAdmin {
         );
         let fleet = Arc::new(fleet);
         let (jobs, work) = queue(&ACTIONS_QUEUE, ACTIONS_QUEUE.capacity, &chassis.km);
-        let timeline = Lines::of(kept.timeline, chassis.clock.unix_ms());
-        let console = console(&chassis, &shared, &fleet, &audit, jobs, gate, timeline);
+        let Contents {
+            heads,
+            timeline,
+            history,
+        } = kept;
+        let timeline = Lines::of(timeline, chassis.clock.unix_ms());
+        let kept = (timeline, history);
+        let console = console(&chassis, &shared, &fleet, &audit, jobs, gate, kept);
         metrics::export(&chassis.registry, &console.board);
         let samplers = Arc::new(SamplerPool::new(&chassis, &fleet));
         let watcher = Watcher {
@@ -115,7 +125,7 @@ impl Service for SvcAdmin {
             .spawn(row(&SESSIONS), move |ctx| ending.end_sessions(ctx));
         spawn_audit(&chassis, &audit, lines);
         spawn_sampling(&chassis, &console, samplers, events);
-        spawn_watchers(&chassis, &console, client, kept.heads);
+        spawn_watchers(&chassis, &console, client, heads);
         chassis
             .sup
             .spawn(row(&DISCOVERY), move |ctx| watcher.run(ctx));
@@ -132,6 +142,8 @@ impl Service for SvcAdmin {
             "auth:passport",
             "epochs",
             "file-discovery",
+            "history",
+            "keys",
             "log-heads",
             "page",
             "timeline",
@@ -160,7 +172,7 @@ fn console(
     audit: &Arc<Audit>,
     jobs: Sender<Job>,
     gate: Arc<Gate>,
-    timeline: Lines,
+    (timeline, history): (Lines, History),
 ) -> Arc<Console> {
     let now = Timestamp(chassis.clock.unix_ms());
     Arc::new(Console {
@@ -170,12 +182,14 @@ fn console(
             as_of: now,
             logs: Vec::new(),
         })),
+        keys: Arc::new(Snapshot::new(keys::empty(now))),
         epochs: Arc::new(Snapshot::new(EpochList {
             as_of: now,
             sources: Vec::new(),
             epochs: Vec::new(),
         })),
         timeline: Arc::new(Snapshot::new(timeline)),
+        history: Arc::new(Snapshot::new(history)),
         audit: audit.clone(),
         jobs,
         gate,
@@ -299,8 +313,10 @@ fn spawn_sampling(
     });
     let (fleet, board) = (console.fleet.clone(), console.board.clone());
     let published = chassis.events.clone();
+    let (history, audit) = (console.history.clone(), console.audit.clone());
     chassis.sup.spawn(row(&VIEW), move |ctx| {
-        Builder::of(published.clone()).run(&fleet, &board, ctx);
+        let recorder = Recorder::new(history.clone(), audit.clone());
+        Builder::of(published.clone()).run(&fleet, &board, recorder, ctx);
     });
 }
 
@@ -312,10 +328,15 @@ fn spawn_watchers(
 ) {
     let clock = chassis.clock.clone();
     let watch = LogWatch::new(client.clone(), clock.clone(), console.audit.clone(), seen);
-    let (fleet, heads) = (console.fleet.clone(), console.heads.clone());
-    chassis
-        .sup
-        .spawn(row(&LOG_HEADS), move |ctx| watch.run(&fleet, &heads, ctx));
+    let keys = KeyWatch {
+        client: client.clone(),
+        clock: clock.clone(),
+    };
+    let at = console.clone();
+    chassis.sup.spawn(row(&LOG_HEADS), move |ctx| {
+        let keys = || keys.tick(&at.fleet, &at.keys);
+        watch.run(&at.fleet, &at.heads, keys, ctx);
+    });
     spawn_timeline(chassis, console, client.clone());
     let watch = EpochWatch { client, clock };
     let (fleet, epochs) = (console.fleet.clone(), console.epochs.clone());
@@ -329,8 +350,10 @@ fn spawn_timeline(chassis: &Chassis, console: &Arc<Console>, client: Arc<HttpCli
     let kept = console.timeline.clone();
     // After a crash too it goes on after the lines that are published.
     let watch = move || EventWatch::new(client.clone(), clock.clone(), audit.clone(), &kept.load());
-    let (first, fleet, timeline) = (watch(), console.fleet.clone(), console.timeline.clone());
-    let run = move |watch: EventWatch, ctx: &ThreadCtx| watch.run(&fleet, &timeline, ctx);
+    let (first, at) = (watch(), console.clone());
+    let run = move |watch: EventWatch, ctx: &ThreadCtx| {
+        watch.run(&at.fleet, &at.board, &at.timeline, ctx);
+    };
     chassis
         .sup
         .spawn_owner(row(&EVENTS), first, run, move || Some(watch()));

@@ -10,8 +10,8 @@ use ron_http::{Call, ClientConfig, HttpClient, Reply};
 use ron_kernel::Deadline;
 use ron_kernel::net::{AcceptError, ListeningSocket, SharedConnection, SharedListener, SocketId};
 use ron_proto::admin::{
-    FacetList, LogHeads, LogVerdict, MetricsSummary, NodeState, NodeStatus, Overview, QueryAnswer,
-    UiConfig,
+    FacetList, LogHeads, LogVerdict, MetricNames, MetricsSummary, NodeState, NodeStatus, Overview,
+    QueryAnswer, UiConfig,
 };
 use ron_service::{Config, Parts, Running};
 
@@ -137,7 +137,21 @@ fn the_console_watches_and_shows() {
     );
     let query: QueryAnswer = console
         .read("/api/nodes/self/metrics/query?name=svc_admin_nodes&labels=state%3D%22down%22");
-    assert_eq!(query.series.len(), 1);
+    assert_eq!((query.series.len(), query.step_seconds), (1, None));
+    let names: MetricNames = console.read("/api/nodes/self/metrics/names");
+    let has = |name: &str, kept: bool| {
+        let mut all = names.metrics.iter();
+        all.any(|metric| metric.name == name && metric.kept == kept)
+    };
+    assert!(has("svc_admin_nodes", false) && has("node:cpu_cores", true));
+    assert!(has("process_open_fds", false) && !has("none", false));
+    // The first minute has not ended.
+    let history: QueryAnswer =
+        console.read("/api/nodes/self/metrics/query?name=node:cpu_cores&window=7d");
+    assert_eq!(
+        (history.series.len(), history.step_seconds),
+        (0, Some(60.0))
+    );
     let config: UiConfig = console.read("/api/ui-config");
     assert!(config.read_only);
     let report = console.running.drain(Duration::from_secs(5));
@@ -153,6 +167,16 @@ fn refusals_and_caching() {
         ("/api/nodes/self/metrics/query", 400),
         ("/api/nodes/self/metrics/query?name=x&kind=odd", 400),
         ("/api/nodes/self/metrics/query?name=x&labels=%7B", 400),
+        ("/api/nodes/self/metrics/query?name=x&window=soon", 400),
+        (
+            "/api/nodes/self/metrics/query?name=node:cpu_cores&labels=a%3D%22b%22",
+            400,
+        ),
+        (
+            "/api/nodes/self/metrics/query?name=node:cpu_cores&kind=rate",
+            400,
+        ),
+        ("/api/nodes/none/metrics/names", 404),
         ("/api/overview?x=1", 400),
         ("/nothing", 404),
     ] {

@@ -76,6 +76,43 @@ pub fn outcomes_since(rings: &Rings, from_ms: u64) -> (u64, u64) {
     (all.round() as u64, failed.round() as u64)
 }
 
+/// What a process says of itself and of its disks.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Vitals {
+    pub cpu_cores: Option<f64>,
+    pub memory_bytes: Option<f64>,
+    pub open_descriptors: Option<f64>,
+    /// Of the disk with the least.
+    pub disk_free_bytes: Option<f64>,
+}
+
+/// The newest values of the slots from `from_ms` on; processor time as the mean over them.
+pub fn vitals(rings: &Rings, from_ms: u64) -> Vitals {
+    let mut vitals = Vitals::default();
+    let steps = rings.held(from_ms).filter_map(|n| rings.step_seconds(n));
+    let seconds: f64 = steps.sum();
+    for series in rings.series() {
+        let newest = || {
+            let values = rings.held(from_ms).rev();
+            values.filter_map(|n| rings.value(series, n)).next()
+        };
+        match series.role {
+            Role::CpuSeconds => {
+                let more = rings.increase_since(series, from_ms);
+                vitals.cpu_cores = more.filter(|_| seconds > 0.0).map(|more| more / seconds);
+            }
+            Role::Memory => vitals.memory_bytes = newest(),
+            Role::Descriptors => vitals.open_descriptors = newest(),
+            Role::DiskFree => {
+                let known = vitals.disk_free_bytes;
+                vitals.disk_free_bytes = known.into_iter().chain(newest()).reduce(f64::min);
+            }
+            _ => {}
+        }
+    }
+    vitals
+}
+
 /// The newest value of each series of `role`, added up by the label `by`.
 pub fn latest_by(rings: &Rings, role: Role, by: &str) -> BTreeMap<String, f64> {
     let mut out = BTreeMap::new();
@@ -239,9 +276,10 @@ pub fn on_grid(
         };
         let back = (age / step_ms.max(1)) as usize;
         if let Some(cell) = cells.checked_sub(back + 1).and_then(|at| sums.get_mut(at)) {
-            cell.0 = match fold {
-                Fold::Mean => cell.0 + value,
-                Fold::Worst => cell.0.max(value),
+            cell.0 = if cell.1 == 0 {
+                value
+            } else {
+                fold.of(cell.0, value)
             };
             cell.1 += 1;
         }
@@ -261,8 +299,20 @@ pub fn on_grid(
 /// How several points of one grid cell become one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fold {
+    /// The sum; the reader divides it.
     Mean,
     Worst,
+    Least,
+}
+
+impl Fold {
+    pub fn of(self, a: f64, b: f64) -> f64 {
+        match self {
+            Self::Mean => a + b,
+            Self::Worst => a.max(b),
+            Self::Least => a.min(b),
+        }
+    }
 }
 
 /// Rounds to five significant digits, so that responses stay short.

@@ -6,9 +6,11 @@
 //!  nodes' health ports <── adm-samp ── node.rs: rings + last answers ────────┐       (queue polls)
 //!                         (promtext, dialect)      │ lock, short             ▼
 //!  logs' checkpoints, tiles <── adm-logs ── heads ─┤                  adm-view: state (pure), build, tag
+//!  keys <────────────────── adm-logs ── keys ──────┤                         │
 //!  rewarders' epochs <── adm-epochs ── epochs ─────┤                         │ board
 //!  nodes' events <── adm-events ── timeline ───────┤                         │
 //!                                                  └──> api/: page and JSON <┘
+//!  rings, once a minute ── adm-view ── history ── adm-audit: admin.db
 //!  nodes' reload, shutdown <── adm-act ──(queue actions)── api/act.rs: gates ── adm-audit: durable lines
 //! ```
 //!
@@ -33,10 +35,16 @@ mod epochs;
 mod event_watch;
 mod fleet;
 mod gate;
+mod history;
+mod incidents;
+mod kept;
+mod keys;
+mod line;
 mod logs;
 mod metrics;
 mod node;
 pub mod promtext;
+mod recorder;
 mod rings;
 mod sampler;
 mod sessions;

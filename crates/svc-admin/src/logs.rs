@@ -18,8 +18,9 @@ use ron_tlog::rotation::KeyChain;
 use ron_tlog::tile::{TILE_HEIGHT, TILE_WIDTH, TilePath, partial_width};
 use ron_tlog::tree::{HashReader, consistency_proof, node_hash, verify_consistency};
 
-use crate::audit::{SeenHead, SharedAudit};
+use crate::audit::SharedAudit;
 use crate::fleet::Fleet;
+use crate::kept::SeenHead;
 use crate::settings::LogSpec;
 
 /// Time between two rounds.
@@ -60,12 +61,13 @@ impl LogWatch {
         }
     }
 
-    /// The body of the thread: reads all heads periodically. The first round starts after a moment,
+    /// The body of the thread: reads all heads periodically, and `beside` after them. The first round starts after a moment,
     /// when the logs have had time to start.
-    pub fn run(&self, fleet: &Fleet, heads: &Heads, ctx: &ThreadCtx) {
+    pub fn run(&self, fleet: &Fleet, heads: &Heads, beside: impl Fn(), ctx: &ThreadCtx) {
         let mut wait = Duration::from_secs(1);
         while !ctx.shutdown.wait(Deadline::within(wait)) {
             self.tick(fleet, heads);
+            beside();
             wait = PACE;
         }
     }

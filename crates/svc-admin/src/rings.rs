@@ -33,6 +33,10 @@ pub enum Role {
     QueueRejected,
     Restarts,
     LateCheckpoints,
+    CpuSeconds,
+    Memory,
+    Descriptors,
+    DiskFree,
     Other,
 }
 
@@ -287,6 +291,10 @@ fn role_of(name: &str, labels: &str) -> Role {
         ("busy_rejections_total", Role::QueueRejected),
         ("service_restarts_total", Role::Restarts),
         ("checkpoint_late_total", Role::LateCheckpoints),
+        ("process_cpu_seconds_total", Role::CpuSeconds),
+        ("process_resident_memory_bytes", Role::Memory),
+        ("process_open_fds", Role::Descriptors),
+        ("disk_free_bytes", Role::DiskFree),
     ];
     plain
         .iter()

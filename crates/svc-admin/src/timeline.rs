@@ -1,14 +1,16 @@
 //! What happened in the fleet, as readers get it: the events that services publish, and the states that nodes came into, with the
-//! node that explains a state. Memory and file hold the newest lines alone.
+//! node that explains a state and the incident that they belong to. Memory and file hold the newest lines alone.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use ron_kernel::Snapshot;
 use ron_proto::Timestamp;
-use ron_proto::admin::{NodeState, TimelineEntry, TimelineList, UnreadNode};
-use ron_proto::events::{EventKind, Severity};
-use serde::{Deserialize, Serialize};
+use ron_proto::admin::{TimelineEntry, TimelineList, UnreadNode};
+use ron_proto::events::Severity;
+
+use crate::incidents::{Story, tell};
+use crate::line::Line;
 
 /// Lines in memory and in the file.
 pub const KEPT: usize = 10_000;
@@ -16,34 +18,20 @@ pub const KEPT: usize = 10_000;
 pub const KEPT_MS: u64 = 7 * 24 * 3_600_000;
 /// Lines of an answer.
 const PAGE: usize = 200;
-/// A state is put down to that of another node which came into its own so much later, in milliseconds: nodes are polled one after
-/// the other.
-const TOGETHER_MS: u64 = 15_000;
 
-/// Which services a service calls. Their state may explain its own.
-const CALLS: [(&str, &[&str]); 4] = [
-    ("svc-wallet", &["ron-ledger", "svc-passport"]),
-    ("svc-rewarder", &["ron-ledger", "ron-kms", "svc-passport"]),
-    ("svc-passport", &["ron-kms"]),
-    ("ron-ledger", &["svc-passport"]),
-];
-
-/// A line with what a restart of the console has to know.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Line {
-    pub entry: TimelineEntry,
-    /// The node's service, if it has said so.
-    pub service: Option<String>,
-    /// Run and number of the service's event; none for a state that the console has decided.
-    pub event: Option<(String, u64)>,
-}
-
-/// The published lines, oldest first.
+/// The published lines.
 #[derive(Clone, Debug, Default)]
 pub struct Lines {
     pub as_of: u64,
-    pub lines: Arc<VecDeque<Arc<Line>>>,
+    kept: Arc<Kept>,
     pub unread: Vec<UnreadNode>,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    /// Oldest first.
+    lines: VecDeque<Arc<Line>>,
+    story: Story,
 }
 
 pub type Timeline = Snapshot<Lines>;
@@ -60,11 +48,30 @@ pub struct Wanted<'a> {
 
 impl Lines {
     pub fn of(lines: Vec<Line>, as_of: u64) -> Self {
+        Self::default().with(lines, as_of, Vec::new())
+    }
+
+    /// These lines and the next ones.
+    #[must_use]
+    pub fn with(&self, new: Vec<Line>, as_of: u64, unread: Vec<UnreadNode>) -> Self {
+        let mut kept = self.kept.clone();
+        if !new.is_empty() {
+            let mut lines = kept.lines.clone();
+            lines.extend(new.into_iter().map(Arc::new));
+            lines.drain(..lines.len().saturating_sub(KEPT));
+            let story = tell(&lines);
+            kept = Arc::new(Kept { lines, story });
+        }
         Self {
             as_of,
-            lines: Arc::new(lines.into_iter().map(Arc::new).collect()),
-            unread: Vec::new(),
+            kept,
+            unread,
         }
+    }
+
+    /// Oldest first.
+    pub fn iter(&self) -> impl Iterator<Item = &Line> {
+        self.kept.lines.iter().map(Arc::as_ref)
     }
 
     /// A page, newest first.
@@ -74,162 +81,48 @@ impl Lines {
                 && wanted.node.is_none_or(|node| entry.node == node)
                 && wanted.least.is_none_or(|least| entry.severity >= least)
         };
-        let newest_first = self.lines.iter().enumerate().rev();
-        let mut found = newest_first.filter(|(_, line)| fits(&line.entry));
+        let Kept { lines, story } = &*self.kept;
+        let newest_first = lines.iter().zip(&story.told).rev();
+        let mut found = newest_first.filter(|(line, _)| fits(&line.entry));
         let page: Vec<_> = found.by_ref().take(PAGE).collect();
         let next = found.next().and(page.last());
+        let named: BTreeSet<u64> = page.iter().filter_map(|(_, told)| told.incident).collect();
+        let incidents = named.iter().rev().filter_map(|id| story.incidents.get(id));
         TimelineList {
             as_of: Timestamp(self.as_of),
-            next: next.map(|(_, line)| line.entry.seq),
+            next: next.map(|(line, _)| line.entry.seq),
             entries: page
                 .into_iter()
-                .map(|(at, line)| TimelineEntry {
-                    because: self.because(at, line),
+                .map(|(line, told)| TimelineEntry {
+                    because: told.because.clone(),
+                    incident: told.incident,
                     ..line.entry.clone()
                 })
                 .collect(),
+            incidents: incidents.cloned().collect(),
             unread: self.unread.clone(),
         }
     }
-
-    /// The node whose state explains that of the line: of a service that the line's service calls, not healthy when the line's
-    /// node came into its state, or soon afterwards; the worst one.
-    fn because(&self, at: usize, line: &Line) -> Option<String> {
-        let state = bad_state(line)?;
-        let service = line.service.as_deref()?;
-        let (_, called) = CALLS.iter().find(|(caller, _)| *caller == service)?;
-        let is_called = |other: &Line| {
-            let service = other.service.as_deref();
-            service.is_some_and(|service| called.contains(&service))
-                && other.entry.node != line.entry.node
-        };
-        let until = line.entry.at.unix_ms() + TOGETHER_MS;
-        let later = self.lines.iter().skip(at + 1);
-        let later = later.take_while(|other| other.entry.at.unix_ms() <= until);
-        let mut states: BTreeMap<&str, Option<NodeState>> = BTreeMap::new();
-        for other in self.lines.iter().take(at).chain(later) {
-            let (said, entry) = (bad_state(other), &other.entry);
-            let known = states.get(entry.node.as_str()).copied().flatten();
-            // What came right again only after the line does not count: it was wrong at the time.
-            let keeps = said.is_none() && entry.seq > line.entry.seq && known.is_some();
-            if is_called(other) && entry.kind == EventKind::NodeState.as_str() && !keeps {
-                states.insert(&entry.node, said);
-            }
-        }
-        let bad = states
-            .into_iter()
-            .filter_map(|(node, state)| Some((state?, node)));
-        let (worst, node) = bad.max_by_key(|(state, _)| *state == NodeState::Down)?;
-        // A degraded node does not explain that another is down.
-        (worst == NodeState::Down || state == NodeState::Degraded).then(|| node.to_owned())
-    }
-}
-
-/// The state that a line says its node came into, if that is not healthy.
-fn bad_state(line: &Line) -> Option<NodeState> {
-    if line.entry.kind != EventKind::NodeState.as_str() {
-        return None;
-    }
-    [NodeState::Down, NodeState::Degraded]
-        .into_iter()
-        .find(|state| line.entry.reason.as_deref() == Some(state.as_str()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn state(seq: u64, at_s: u64, service: &str, state: NodeState) -> Line {
-        Line {
-            entry: TimelineEntry {
-                seq,
-                at: Timestamp(at_s * 1_000),
-                node: format!("the-{service}"),
-                kind: EventKind::NodeState.as_str().to_owned(),
-                severity: Severity::Warn,
-                reason: Some(state.as_str().to_owned()),
-                number: None,
-                detail: None,
-                because: None,
-            },
-            service: Some(service.to_owned()),
-            event: None,
-        }
-    }
-
-    fn because(lines: Vec<Line>) -> Vec<Option<String>> {
-        let page = Lines::of(lines, 0).page(&Wanted::default());
-        page.entries
-            .into_iter()
-            .rev()
-            .map(|entry| entry.because)
-            .collect()
-    }
-
-    #[test]
-    fn a_state_is_put_down_to_a_called_service_that_was_worse_off_at_the_time() {
-        use NodeState::{Degraded, Down, Healthy};
-        let ledger = Some("the-ron-ledger".to_owned());
-        let of = |lines: &[(u64, &str, NodeState)]| {
-            let numbered = lines.iter().zip(1..);
-            because(
-                numbered
-                    .map(|((at, service, is), seq)| state(seq, *at, service, *is))
-                    .collect(),
-            )
-        };
-        // The ledger is known to be down before the wallet is, or at the next poll.
-        assert_eq!(
-            of(&[(1, "ron-ledger", Down), (3, "svc-wallet", Degraded)])[1],
-            ledger
-        );
-        assert_eq!(
-            of(&[(1, "svc-wallet", Degraded), (9, "ron-ledger", Down)])[0],
-            ledger
-        );
-        assert_eq!(
-            of(&[
-                (1, "ron-ledger", Down),
-                (3, "svc-wallet", Degraded),
-                (4, "ron-ledger", Healthy)
-            ])[1],
-            ledger,
-            "it was down at the time"
-        );
-        // Not what came right before, comes much later, is not called, or is better off.
-        let none = [
-            vec![
-                (1, "ron-ledger", Down),
-                (2, "ron-ledger", Healthy),
-                (3, "svc-wallet", Degraded),
-            ],
-            vec![(3, "svc-wallet", Degraded), (60, "ron-ledger", Down)],
-            vec![(1, "svc-rewarder", Down), (3, "svc-wallet", Degraded)],
-            vec![(1, "ron-ledger", Degraded), (3, "svc-wallet", Down)],
-            vec![(1, "ron-ledger", Down), (3, "svc-wallet", Healthy)],
-        ];
-        for lines in none {
-            let told = of(&lines);
-            assert!(told.iter().all(Option::is_none), "{lines:?}: {told:?}");
-        }
-    }
+    use ron_proto::admin::NodeState;
 
     #[test]
     fn pages_go_back_to_the_first_line_and_filter() {
-        let mut lines: Vec<Line> = (1..=450)
-            .map(|seq| {
-                state(
-                    seq,
-                    seq,
-                    if seq % 2 == 0 {
-                        "ron-kms"
-                    } else {
-                        "svc-wallet"
-                    },
-                    NodeState::Healthy,
-                )
-            })
-            .collect();
+        let line = |seq: u64| {
+            let node = if seq.is_multiple_of(2) {
+                "the-kms"
+            } else {
+                "the-wallet"
+            };
+            let mut line = Line::of_state(node, None, Timestamp(seq), NodeState::Healthy, "");
+            line.entry.seq = seq;
+            line
+        };
+        let mut lines: Vec<Line> = (1..=450).map(line).collect();
         lines[9].entry.severity = Severity::Error;
         let lines = Lines::of(lines, 7);
         let (mut seen, mut before) = (Vec::new(), None);
@@ -255,10 +148,52 @@ mod tests {
             [10]
         );
         let of_kms = lines.page(&Wanted {
-            node: Some("the-ron-kms"),
+            node: Some("the-kms"),
             ..Wanted::default()
         });
-        assert!(of_kms.entries.iter().all(|e| e.seq % 2 == 0));
+        assert!(of_kms.entries.iter().all(|e| e.seq.is_multiple_of(2)));
         assert_eq!(of_kms.next, Some(of_kms.entries[199].seq));
+    }
+
+    #[test]
+    fn the_oldest_lines_go_and_an_incident_is_told_on_every_page_of_it() {
+        let mut all = vec![Line::of_state(
+            "a",
+            None,
+            Timestamp(1),
+            NodeState::Down,
+            "connection refused",
+        )];
+        for at in 2..=300 {
+            all.push(Line::of_state(
+                "a",
+                None,
+                Timestamp(at),
+                NodeState::Down,
+                "x",
+            ));
+        }
+        for (line, seq) in all.iter_mut().zip(1..) {
+            line.entry.seq = seq;
+        }
+        let lines = Lines::of(all.clone(), 0);
+        let first = lines.page(&Wanted::default());
+        let second = lines.page(&Wanted {
+            before: first.next,
+            ..Wanted::default()
+        });
+        assert_eq!(first.incidents, second.incidents);
+        let [incident] = &first.incidents[..] else {
+            panic!("{:?}", first.incidents);
+        };
+        assert_eq!((incident.id, incident.lines), (1, 300));
+        let more = (0..KEPT as u64).map(|at| {
+            let mut line = Line::of_state("b", None, Timestamp(at), NodeState::Healthy, "");
+            line.entry.seq = 301 + at;
+            line
+        });
+        let lines = lines.with(more.collect(), 0, Vec::new());
+        assert_eq!(lines.iter().count(), KEPT);
+        assert_eq!(lines.page(&Wanted::default()).incidents, []);
     }
 }

@@ -26,7 +26,7 @@ pub const VIEW: ThreadSpec = ThreadSpec {
     count: Count::One,
     stage: Stage::Background,
     critical: false,
-    job: "decides the state of all nodes and builds the overview",
+    job: "decides the state of all nodes, builds the overview, notes a history of figures",
 };
 
 pub const LOG_HEADS: ThreadSpec = ThreadSpec {
@@ -34,7 +34,7 @@ pub const LOG_HEADS: ThreadSpec = ThreadSpec {
     count: Count::One,
     stage: Stage::Intake,
     critical: false,
-    job: "reads and checks the heads of the fleet's logs",
+    job: "reads and checks the heads of the fleet's logs, reads the keys of key services and issuers",
 };
 
 pub const EPOCHS: ThreadSpec = ThreadSpec {
@@ -83,7 +83,7 @@ pub const AUDIT: ThreadSpec = ThreadSpec {
     count: Count::One,
     stage: Stage::Write,
     critical: true,
-    job: "makes the lines of the audit durable",
+    job: "makes the lines of audit and timeline, heads of logs and the history durable",
 };
 
 /// Refresh requests for the scheduler, and finished polls.
@@ -123,9 +123,9 @@ const AUDIT_ROW: QueueSpec = QueueSpec {
     name: "audit",
     capacity: 256,
     overflow: Overflow::RejectNew,
-    from: "API, adm-act, adm-logs, adm-events",
+    from: "API, adm-act, adm-logs, adm-events, adm-view",
     to: "adm-audit",
-    when_full: "a denial goes to the log alone and is counted; an action is refused; lines of the timeline are in memory alone",
+    when_full: "a denial goes to the log alone and is counted; an action is refused; lines of the timeline and minutes of the history are in memory alone",
 };
 
 /// One lock per node; a thread never holds two of them.

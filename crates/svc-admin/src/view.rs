@@ -19,6 +19,7 @@ use ron_service::events::{Event, EventKind, Events};
 use crate::derive::{Fold, on_grid, short};
 use crate::fleet::{Fleet, Roster};
 use crate::node::{Node, NodeView, is_gone, planes, restarts};
+use crate::recorder::Recorder;
 use crate::state::{Verdict, is_stale, judge};
 
 /// Time between two builds.
@@ -103,9 +104,10 @@ impl Builder {
     }
 
     /// The body of the builder's thread.
-    pub fn run(mut self, fleet: &Fleet, board: &Board, ctx: &ThreadCtx) {
+    pub fn run(mut self, fleet: &Fleet, board: &Board, mut recorder: Recorder, ctx: &ThreadCtx) {
         while !ctx.shutdown.wait(Deadline::within(PACE)) {
             self.tick(fleet, board);
+            recorder.tick(fleet);
         }
     }
 

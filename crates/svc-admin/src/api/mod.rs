@@ -2,6 +2,7 @@
 
 mod act;
 mod guard;
+mod metrics;
 mod page;
 mod session;
 mod views;
@@ -12,9 +13,9 @@ use std::time::Duration;
 use ron_http::{ApiInfo, Method, Need, Request, Response, Route, Router};
 use ron_kernel::{Sender, Snapshot};
 use ron_proto::admin::{
-    ActionAnswer, ActionRequest, AuditList, EpochList, FacetList, LogHeads, Me, MetricsSummary,
-    NodeList, NodeStatus, Overview, QueryAnswer, RefreshAnswer, SessionCode, SessionRequest,
-    TimelineList, UiConfig,
+    ActionAnswer, ActionRequest, AuditList, EpochList, FacetList, KeyOverview, LogHeads, Me,
+    MetricNames, MetricsSummary, NodeList, NodeStatus, Overview, QueryAnswer, RefreshAnswer,
+    SessionCode, SessionRequest, TimelineList, UiConfig,
 };
 use ron_proto::events::Severity;
 use ron_proto::{Problem, Timestamp, scope};
@@ -24,6 +25,8 @@ use crate::audit::SharedAudit;
 use crate::epochs::Epochs;
 use crate::fleet::Fleet;
 use crate::gate::Gate;
+use crate::history::Histories;
+use crate::keys::Keys;
 use crate::logs::Heads;
 use crate::settings::{AuthMode, Settings};
 use crate::timeline::Timeline;
@@ -38,8 +41,10 @@ pub struct Console {
     pub fleet: Arc<Fleet>,
     pub board: Arc<Board>,
     pub heads: Arc<Heads>,
+    pub keys: Arc<Keys>,
     pub epochs: Arc<Epochs>,
     pub timeline: Arc<Timeline>,
+    pub history: Arc<Histories>,
     pub audit: SharedAudit,
     pub jobs: Sender<Job>,
     pub gate: Arc<Gate>,
@@ -53,7 +58,7 @@ pub fn router(console: &Arc<Console>) -> Router {
     let info = ApiInfo {
         title: "svc-admin",
         version: env!("CARGO_PKG_VERSION"),
-        description: "The operator console: the state of every service of the fleet, with reasons and figures; with reload and shutdown where the configuration allows them.",
+        description: "The operator console: the state of every service of the fleet, with reasons and figures; with reload and shutdown where the configuration allows them. Who may call what is said for `auth.mode = passport`; behind a proxy (`ingress`) groups stand for the scopes, and with `none` every caller on loopback may view.",
     };
     Router::new(info)
         .add_all(page_routes(console))
@@ -102,7 +107,7 @@ fn page_routes(console: &Arc<Console>) -> impl Iterator<Item = Route> {
     })
 }
 
-fn fleet_routes(console: &Arc<Console>) -> [Route; 8] {
+fn fleet_routes(console: &Arc<Console>) -> [Route; 9] {
     [
         guarded(console, "/api/ui-config", Need::Public, views::ui_config)
             .summary("The page's settings: mode, actions, intervals, theme")
@@ -119,6 +124,9 @@ fn fleet_routes(console: &Arc<Console>) -> [Route; 8] {
         view(console, "/api/log-heads", views::log_heads)
             .summary("Heads of the verifiable logs")
             .returns::<LogHeads>(200),
+        view(console, "/api/keys", views::keys)
+            .summary("The keys of key services and issuers, and requests that wait for approvals")
+            .returns::<KeyOverview>(200),
         view(console, "/api/epochs", views::epochs)
             .summary("Reward epochs, those that need an operator first")
             .returns::<EpochList>(200),
@@ -135,7 +143,7 @@ fn fleet_routes(console: &Arc<Console>) -> [Route; 8] {
     ]
 }
 
-fn node_routes(console: &Arc<Console>) -> [Route; 4] {
+fn node_routes(console: &Arc<Console>) -> [Route; 5] {
     [
         view(console, "/api/nodes/{id}/status", views::status)
             .summary("One node in full")
@@ -153,9 +161,13 @@ fn node_routes(console: &Arc<Console>) -> [Route; 4] {
             .summary("Routes of a node over the window")
             .returns::<FacetList>(200)
             .errors(&[404]),
-        view(console, "/api/nodes/{id}/metrics/query", views::query)
-            .summary("Raw series of one metric of a node")
-            .query("name", true, "The metric's name.")
+        view(console, "/api/nodes/{id}/metrics/names", metrics::names)
+            .summary("The metrics of a node")
+            .returns::<MetricNames>(200)
+            .errors(&[404]),
+        view(console, "/api/nodes/{id}/metrics/query", metrics::query)
+            .summary("The series of one metric of a node: samples within the window, or a point a minute for seven days")
+            .query("name", true, "The metric's name; names of series that are kept for seven days begin with node:.")
             .query(
                 "labels",
                 false,
@@ -230,7 +242,8 @@ fn change_routes(console: &Arc<Console>) -> [Route; 6] {
         .returns::<RefreshAnswer>(202)
         .errors(&[403, 404, 429]),
         action("/api/nodes/{id}/reload", Action::Reload)
-            .summary("Have a node read its configuration again"),
-        action("/api/nodes/{id}/shutdown", Action::Shutdown).summary("Have a node drain and exit"),
+            .summary("Have a node read its configuration again; needs the scope admin:operate too"),
+        action("/api/nodes/{id}/shutdown", Action::Shutdown)
+            .summary("Have a node drain and exit; needs the scope admin:admin too"),
     ]
 }

@@ -2,12 +2,11 @@
 //! a node.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use ron_http::{Principal, Request, Response};
 use ron_proto::admin::{
-    EpochList, FacetList, LogHeads, Me, MetricsSummary, NodeStatus, NodeSummary, QueryAnswer,
-    QueryKind, QuerySeries, UiConfig,
+    EpochList, FacetList, KeyOverview, LogHeads, Me, MetricsSummary, NodeStatus, NodeSummary,
+    UiConfig,
 };
 use ron_proto::events::Severity;
 use ron_proto::{Problem, Timestamp};
@@ -18,15 +17,10 @@ use crate::caller;
 use crate::derive;
 use crate::gate;
 use crate::node::{Node, planes};
-use crate::promtext::{Item, Labels, Reader};
-use crate::rings::{Rings, Series};
 use crate::settings::{Language, Theme};
 use crate::state::is_unreachable;
 use crate::timeline::Wanted;
 use crate::view::{Doc, doc};
-
-/// Maximum series in the response of one query.
-const QUERY_SERIES: usize = 50;
 
 pub fn ui_config(console: &Console, request: &Request) -> Result<Response, Problem> {
     request.query_only(&[])?;
@@ -140,7 +134,8 @@ pub fn metrics_summary(console: &Console, request: &Request) -> Result<Response,
 pub fn facets(console: &Console, request: &Request) -> Result<Response, Problem> {
     request.query_only(&[])?;
     let (node, _) = find(console, request)?;
-    let from = from_ms(console, console.fleet.sampling.window.as_secs());
+    let window = console.fleet.sampling.window.as_millis() as u64;
+    let from = console.fleet.clock.unix_ms().saturating_sub(window);
     // A node that does not answer has no current series; its routes are those of the last answer.
     let mut facets = node.view().last_routes.to_vec();
     if facets.is_empty() {
@@ -164,39 +159,10 @@ pub fn facets(console: &Console, request: &Request) -> Result<Response, Problem>
     }))
 }
 
-pub fn query(console: &Console, request: &Request) -> Result<Response, Problem> {
-    request.query_only(&["name", "labels", "window", "kind"])?;
-    let (node, _) = find(console, request)?;
-    let name = request
-        .query_one("name")?
-        .ok_or_else(|| Problem::bad_request("the query parameter name is required"))?;
-    let wanted = matchers(request.query_one("labels")?.unwrap_or(""))?;
-    let window = window_s(request.query_one("window")?)?;
-    let counter = ["_total", "_count", "_sum", "_bucket"]
-        .iter()
-        .any(|suffix| name.ends_with(suffix));
-    let kind = match request.query_one("kind")? {
-        None if counter => QueryKind::Rate,
-        None | Some("value") => QueryKind::Value,
-        Some("rate") => QueryKind::Rate,
-        Some(_) => {
-            return Err(Problem::bad_request(
-                "the query parameter kind is value or rate",
-            ));
-        }
-    };
-    let from = from_ms(console, window);
-    let (times_ms, series, truncated) =
-        node.with_rings(|rings| select(rings, name, &wanted, kind, from));
-    Ok(json(&QueryAnswer {
-        as_of: sampled(console, &node),
-        id: node.spec.id.clone(),
-        name: name.to_owned(),
-        kind,
-        times_ms,
-        series,
-        truncated,
-    }))
+pub fn keys(console: &Console, request: &Request) -> Result<Response, Problem> {
+    request.query_only(&[])?;
+    let keys: &KeyOverview = &console.keys.load();
+    Ok(json(keys))
 }
 
 pub fn epochs(console: &Console, request: &Request) -> Result<Response, Problem> {
@@ -237,59 +203,6 @@ pub fn log_heads(console: &Console, request: &Request) -> Result<Response, Probl
     Ok(json(heads))
 }
 
-/// The series of `name` whose labels contain all `wanted` pairs, with their points from `from_ms`
-/// on.
-fn select(
-    rings: &Rings,
-    name: &str,
-    wanted: &[(String, String)],
-    kind: QueryKind,
-    from_ms: u64,
-) -> (Vec<u64>, Vec<QuerySeries>, bool) {
-    let slots: Vec<u64> = rings.held(from_ms).collect();
-    let matches = |series: &&Series| {
-        series.name() == name
-            && wanted.iter().all(|(key, value)| {
-                Labels::new(series.labels()).any(|(k, v)| k == key && v == value.as_str())
-            })
-    };
-    let point = |series: &Series, slot: u64| match kind {
-        QueryKind::Value => rings.value(series, slot).filter(|v| v.is_finite()),
-        QueryKind::Rate => Some(derive::short(
-            rings.increase(series, slot)? / rings.step_seconds(slot)?,
-        )),
-    };
-    let found: Vec<&Series> = rings
-        .series()
-        .iter()
-        .filter(matches)
-        .take(QUERY_SERIES + 1)
-        .collect();
-    let shown = found.iter().take(QUERY_SERIES).map(|series| QuerySeries {
-        labels: series.labels().to_owned(),
-        points: slots.iter().map(|slot| point(series, *slot)).collect(),
-    });
-    (
-        slots.iter().map(|slot| rings.time_ms(*slot)).collect(),
-        shown.collect(),
-        found.len() > QUERY_SERIES,
-    )
-}
-
-/// Parses `a="b",c="d"` by the grammar of the metrics format itself.
-fn matchers(text: &str) -> Result<Vec<(String, String)>, Problem> {
-    let line = format!("m{{{text}}} 0");
-    let mut reader = Reader::new(line.as_bytes());
-    match reader.next() {
-        Some(Item::Sample(sample)) if reader.next().is_none() => Ok(Labels::new(sample.labels)
-            .map(|(k, v)| (k.to_owned(), v.into_owned()))
-            .collect()),
-        _ => Err(Problem::bad_request(
-            "the query parameter labels is written as in queue=\"http\",kind=\"x\"",
-        )),
-    }
-}
-
 pub fn find(console: &Console, request: &Request) -> Result<(Arc<Node>, NodeSummary), Problem> {
     let id = request.param("id");
     let board = console.board.load();
@@ -304,7 +217,7 @@ pub fn find(console: &Console, request: &Request) -> Result<(Arc<Node>, NodeSumm
 }
 
 /// Time of the node's last poll: the content of a node's views depends on it.
-fn sampled(console: &Console, node: &Node) -> Timestamp {
+pub fn sampled(console: &Console, node: &Node) -> Timestamp {
     node.view()
         .facts
         .polled_at
@@ -315,29 +228,9 @@ pub fn now(console: &Console) -> Timestamp {
     Timestamp(console.fleet.clock.unix_ms())
 }
 
-/// Parses `90`, `90s` or `5m` to seconds back from now; absent means everything that is held.
-fn window_s(text: Option<&str>) -> Result<u64, Problem> {
-    let Some(text) = text else {
-        return Ok(u64::MAX / 1000);
-    };
-    let seconds = text.parse::<u64>().map(Duration::from_secs);
-    let length = seconds.or_else(|_| ron_service::config::parse_duration(text));
-    length.map(|length| length.as_secs()).map_err(|_| {
-        Problem::bad_request("the query parameter window is a time, such as 90 (seconds) or 5m")
-    })
-}
-
-fn from_ms(console: &Console, window_s: u64) -> u64 {
-    console
-        .fleet
-        .clock
-        .unix_ms()
-        .saturating_sub(window_s.saturating_mul(1000))
-}
-
 /// JSON tagged by its content without its time; the front answers 304 to clients that hold this
 /// version.
-fn json<T: Serialize>(value: &T) -> Response {
+pub fn json<T: Serialize>(value: &T) -> Response {
     ready(&doc(value))
 }
 
@@ -348,77 +241,4 @@ fn ready(doc: &Doc) -> Response {
     Response::bytes(200, "application/json", doc.body.clone())
         .etag(&doc.etag)
         .cache("no-store")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn matchers_follow_the_metrics_grammar() {
-        let check = |text: &str, want: Option<&[(&str, &str)]>| {
-            let got = matchers(text).ok();
-            let want = want.map(|pairs| {
-                pairs
-                    .iter()
-                    .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
-                    .collect::<Vec<_>>()
-            });
-            assert_eq!(got, want, "{text:?}");
-        };
-        check("", Some(&[]));
-        check("queue=\"http\"", Some(&[("queue", "http")]));
-        check("a=\"x\",b=\"y\\\"z\"", Some(&[("a", "x"), ("b", "y\"z")]));
-        check("queue=http", None);
-        check("a=\"x\"} 1\nb{", None);
-        check("}", None);
-    }
-
-    #[test]
-    fn windows_are_seconds_or_times() {
-        assert_eq!(window_s(None).unwrap(), u64::MAX / 1000);
-        assert_eq!(window_s(Some("90")).unwrap(), 90);
-        assert_eq!(window_s(Some("90s")).unwrap(), 90);
-        assert_eq!(window_s(Some("5m")).unwrap(), 300);
-        for wrong in ["", "-1", "soon", "5 m"] {
-            assert!(window_s(Some(wrong)).unwrap_err().detail.contains("5m"));
-        }
-    }
-
-    #[test]
-    fn queries_select_by_name_and_labels() {
-        let mut rings = Rings::new(4, 100);
-        for (at, n) in [(1000, 1), (2000, 3)] {
-            rings.open(at);
-            for item in Reader::new(
-                format!("q_total{{k=\"a\"}} {n}\nq_total{{k=\"b\"}} 5\nother 1\n").as_bytes(),
-            ) {
-                if let Item::Sample(sample) = item {
-                    rings.put(&sample);
-                }
-            }
-        }
-        let (times, series, truncated) = select(
-            &rings,
-            "q_total",
-            &[("k".into(), "a".into())],
-            QueryKind::Rate,
-            0,
-        );
-        assert_eq!((times, truncated), (vec![1000, 2000], false));
-        assert_eq!(
-            series,
-            [QuerySeries {
-                labels: "k=\"a\"".into(),
-                points: vec![None, Some(2.0)]
-            }]
-        );
-        assert_eq!(
-            select(&rings, "q_total", &[], QueryKind::Value, 1500)
-                .1
-                .len(),
-            2
-        );
-        assert_eq!(select(&rings, "none", &[], QueryKind::Value, 0).1, []);
-    }
 }

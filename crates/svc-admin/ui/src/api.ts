@@ -48,6 +48,24 @@ export interface Facet {
   p50Seconds: Num; p95Seconds: Num; p99Seconds: Num; requestsTotal: number;
 }
 export interface FacetList { asOf: string; id: string; windowSeconds: number; facets: Facet[] }
+export interface QueryAnswer {
+  asOf: string; id: string; name: string; kind: "value" | "rate"; stepSeconds: Num;
+  timesMs: number[]; series: { labels: string; points: Num[] }[]; truncated: boolean;
+}
+export interface MetricNames { asOf: string; id: string; metrics: { name: string; series: number; kept: boolean }[] }
+export interface KeyView {
+  node: string; key: string; state: string; description: string | null; backend: string | null; version: Num; versionSince: string | null;
+  waiting: Num; nextRotation: string | null; destroyAt: string | null; problem: string | null;
+}
+export interface KeyApproval { node: string; id: string; key: string; op: string; requester: string; needed: number; approvedBy: string[]; created: string; expires: string }
+export interface IssuerView {
+  node: string; issuer: string; epoch: number; revocations: number; policy: Num;
+  keys: { kid: string; alg: string; signsFrom: string; verifiesUntil: string | null; revoked: boolean }[];
+}
+export interface KeyOverview {
+  asOf: string; sources: { node: string; readAt: string | null; problem: string | null; truncated: boolean }[];
+  approvals: KeyApproval[]; keys: KeyView[]; issuers: IssuerView[];
+}
 export interface LogHead {
   id: string; origin: string | null; size: Num; root: string | null;
   verdict: "verified" | "unverified" | "failed" | "unreachable"; reason: string;
@@ -70,9 +88,11 @@ export interface AuditEntry {
 export interface AuditList { asOf: string; durable: boolean; dropped: number; entries: AuditEntry[] }
 export interface TimelineEntry {
   seq: number; at: string; node: string; kind: string; severity: "info" | "warn" | "error";
-  reason: string | null; number: Num; detail: string | null; because: string | null;
+  reason: string | null; number: Num; detail: string | null; because: string | null; incident: Num;
 }
-export interface TimelineList { asOf: string; entries: TimelineEntry[]; next: Num; unread: { node: string; problem: string }[] }
+export interface IncidentNode { node: string; worst: State; detail: string | null; because: string | null; since: string; until: string | null }
+export interface Incident { id: number; since: string; until: string | null; nodes: IncidentNode[]; lines: number }
+export interface TimelineList { asOf: string; entries: TimelineEntry[]; incidents: Incident[]; next: Num; unread: { node: string; problem: string }[] }
 export interface Epoch {
   node: string; tenant: string; epoch: string; runState: string; reasonCode: string | null; reason: string | null; dryRun: boolean; policy: string;
   assets: EpochAsset[];

@@ -4,10 +4,11 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 import type { Num } from "./api.ts";
-import { clock } from "./format.ts";
+import { bytes, clock, stamp } from "./format.ts";
 import { t } from "./i18n.ts";
 
-export interface Line { label: string; values: Num[]; href?: string }
+/** An undefined value is no hole: another line has a point there. */
+export interface Line { label: string; values: (Num | undefined)[]; href?: string }
 export interface ChartProps {
   title: string; timesMs: number[]; lines: Line[]; format: (v: Num) => string;
   windowText: string; utc: boolean; theme: string; height?: number;
@@ -15,9 +16,20 @@ export interface ChartProps {
   least?: number;
   /** Colour index of the first line. */
   tone?: number;
+  /** Called with the time that was marked on the chart. */
+  onZoom?: (fromMs: number, toMs: number) => void;
 }
 
+/** A time in a chart: with its date where a clock alone would be ambiguous. */
+function moment(p: ChartProps, ms: number): string {
+  return isLong(p) ? stamp(ms, p.utc) : clock(ms, p.utc);
+}
+
+function isLong(p: ChartProps): boolean { return (p.timesMs.at(-1) ?? 0) - (p.timesMs[0] ?? 0) > 20 * 3_600_000; }
+
 const TONES = 8;
+/** Steps of an axis of bytes. */
+const BINARY = Array.from({ length: 60 }, (_, i) => 2 ** i);
 
 function css(name: string): string {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -28,7 +40,7 @@ function alpha(hex: string, share: string): string {
 }
 
 /** Too few samples for a line to be seen: they are shown as points. */
-function young(line: Line): boolean { return line.values.filter((v) => v !== null).length < 3; }
+function young(line: Line): boolean { return line.values.filter((v) => v != null).length < 3; }
 
 function options(p: ChartProps, width: number, onCursor: (at: number | null) => void): uPlot.Options {
   const ink = css("--muted"), grid = css("--line-soft");
@@ -38,11 +50,11 @@ function options(p: ChartProps, width: number, onCursor: (at: number | null) => 
     tzDate: (ts) => (p.utc ? uPlot.tzDate(new Date(ts * 1000), "Etc/UTC") : new Date(ts * 1000)),
     legend: { show: false },
     padding: [10, 26, 0, 0],
-    cursor: { y: false, points: { size: 7, width: 2 }, drag: { x: false, y: false } },
-    scales: { x: { time: true }, y: { range: (_u, _min, max) => [0, Math.max(max * 1.12, p.least ?? 1)] } },
+    cursor: { y: false, points: { size: 7, width: 2 }, drag: { x: p.onZoom !== undefined, y: false, setScale: false } },
+    scales: { x: { time: true }, y: { range: (_u, min, max) => [Math.min(0, min * 1.12), Math.max(max * 1.12, p.least ?? 1)] } },
     axes: [
-      { ...axis, grid: { show: false }, space: 48, size: 28, values: (_u, ticks) => ticks.map((s) => clock(s * 1000, p.utc).replace(" UTC", "").replace(/:00$/, "")) },
-      { ...axis, size: 56, space: 44, values: (_u, ticks) => ticks.map((v) => p.format(v)) },
+      { ...axis, grid: { show: false }, space: isLong(p) ? 84 : 48, size: 28, values: (_u, ticks) => ticks.map((s) => moment(p, s * 1000).replace(" UTC", "").replace(/:00$/, "").replace(/^\d+-/, "")) },
+      { ...axis, size: 56, space: 44, ...(p.format === bytes ? { incrs: BINARY } : {}), values: (_u, ticks) => ticks.map((v) => p.format(v)) },
     ],
     series: [
       {},
@@ -54,7 +66,15 @@ function options(p: ChartProps, width: number, onCursor: (at: number | null) => 
         } as uPlot.Series;
       }),
     ],
-    hooks: { setCursor: [(u) => onCursor(u.cursor.idx ?? null)] },
+    hooks: {
+      setCursor: [(u) => onCursor(u.cursor.idx ?? null)],
+      setSelect: [(u) => {
+        const { left, width } = u.select;
+        if (!p.onZoom || width < 4) return;
+        p.onZoom(u.posToVal(left, "x") * 1000, u.posToVal(left + width, "x") * 1000);
+        u.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+      }],
+    },
   };
 }
 
@@ -62,8 +82,9 @@ export function Chart(p: ChartProps) {
   const box = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot | null>(null);
   const [at, setAt] = useState<number | null>(null);
+  const [table, setTable] = useState(false);
   const data = [p.timesMs.map((ms) => ms / 1000), ...p.lines.map((l) => l.values)] as uPlot.AlignedData;
-  const shape = `${p.lines.map((l) => l.label + (young(l) ? "." : "")).join("|")}·${p.theme}·${p.utc}·${document.documentElement.lang}`;
+  const shape = `${p.lines.map((l) => l.label + (young(l) ? "." : "")).join("|")}·${p.theme}·${p.utc}·${isLong(p)}·${p.title}·${document.documentElement.lang}`;
 
   useEffect(() => {
     const host = box.current!;
@@ -82,7 +103,8 @@ export function Chart(p: ChartProps) {
   const figure = (line: Line) => {
     if (shown !== null) return p.format(line.values[shown] ?? null);
     // The newest point may not have come yet; two missing ones mean that there is nothing to show.
-    return p.format(line.values.at(-1) ?? line.values.at(-2) ?? null);
+    const known = line.values.filter((v) => v !== undefined);
+    return p.format(known.at(-1) ?? known.at(-2) ?? null);
   };
   const onKey = (event: KeyboardEvent) => {
     const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
@@ -93,7 +115,7 @@ export function Chart(p: ChartProps) {
     setAt(next);
   };
   const latest = p.lines.map((l) => `${l.label} ${figure(l)}`).join(", ");
-  const empty = !p.lines.some((l) => l.values.some((v) => v !== null));
+  const empty = !p.lines.some((l) => l.values.some((v) => v != null));
 
   return (
     <figure class="chart">
@@ -104,22 +126,22 @@ export function Chart(p: ChartProps) {
             {line.href ? <a href={line.href}>{line.label}</a> : line.label} <b>{figure(line)}</b>
           </span>
         ))}
-        <span class="when">{shown !== null ? clock(p.timesMs[shown]!, p.utc) : p.windowText}</span>
+        <span class="when">{shown !== null ? moment(p, p.timesMs[shown]!) : p.windowText}</span>
       </div>
       <div class="canvas" ref={box} tabIndex={0} role="img" onKeyDown={onKey} onBlur={() => setAt(null)}
         aria-label={t("chartLabel", { title: p.title, n: p.lines.length, w: p.windowText, latest })} />
       {empty && <p class="none">{t("noTraffic")}</p>}
-      <details class="astable">
+      <details class="astable" onToggle={(e) => setTable((e.currentTarget as HTMLDetailsElement).open)}>
         <summary>{t("asTable")}</summary>
-        <div class="scroll" tabIndex={0}>
+        {table && <div class="scroll" tabIndex={0}>
           <table>
             <caption class="sr">{p.title}</caption>
             <thead><tr><th scope="col">{t("time")}</th>{p.lines.map((l) => <th scope="col" class="num">{l.label}</th>)}</tr></thead>
             <tbody>
-              {p.timesMs.map((ms, i) => <tr><th scope="row">{clock(ms, p.utc)}</th>{p.lines.map((l) => <td class="num">{p.format(l.values[i] ?? null)}</td>)}</tr>).reverse()}
+              {p.timesMs.map((ms, i) => <tr><th scope="row">{moment(p, ms)}</th>{p.lines.map((l) => <td class="num">{l.values[i] === undefined ? "" : p.format(l.values[i])}</td>)}</tr>).reverse()}
             </tbody>
           </table>
-        </div>
+        </div>}
       </details>
     </figure>
   );

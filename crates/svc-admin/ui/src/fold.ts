@@ -1,11 +1,14 @@
-// What repeats in the timeline is one line.
+// The timeline with less to read: an incident is one entry, and what repeats is one line.
 
-import type { TimelineEntry } from "./api.ts";
+import type { Incident, TimelineEntry } from "./api.ts";
 
 /** Alike and so close together, in milliseconds: one line. */
 const FOLD_MS = 600_000;
 
 export interface Folded { entry: TimelineEntry; times: number; since: string }
+/** An incident and its entries of this page, newest first. */
+export interface Group { incident: Incident; entries: TimelineEntry[] }
+export type Item = Folded | Group;
 
 /** Entries of one node with the same kind and reason that follow one another without another of that node in between. */
 export function fold(entries: TimelineEntry[]): Folded[] {
@@ -24,4 +27,14 @@ export function fold(entries: TimelineEntry[]): Folded[] {
     last.set(entry.node, line);
   }
   return lines;
+}
+
+/** Incidents and other lines, in the order of their newest entries. */
+export function items(entries: TimelineEntry[], incidents: Incident[]): Item[] {
+  const groups = new Map<number, Group>(incidents.map((incident) => [incident.id, { incident, entries: [] }]));
+  const of = (entry: TimelineEntry) => (entry.incident === null ? undefined : groups.get(entry.incident));
+  for (const entry of entries) of(entry)?.entries.push(entry);
+  const newest = (item: Item) => ("entry" in item ? item.entry.seq : item.entries[0]!.seq);
+  const all: Item[] = [...fold(entries.filter((entry) => !of(entry))), ...[...groups.values()].filter((group) => group.entries.length > 0)];
+  return all.sort((a, b) => newest(b) - newest(a));
 }

@@ -29,6 +29,24 @@ export function percent(value: number | null | undefined): string {
   return p < 0.1 ? "<0.1 %" : `${sig(p)} %`;
 }
 
+/** Bytes in binary units. */
+export function bytes(value: number | null | undefined): string {
+  if (value === null || value === undefined || !Number.isFinite(value)) return "–";
+  const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+  let at = 0, rest = Math.abs(value);
+  while (rest >= 1023.5 && at < units.length - 1) { rest /= 1024; at += 1; }
+  return `${value < 0 ? "-" : ""}${at === 0 ? Math.round(rest) : sig(rest)} ${units[at]}`;
+}
+
+/** A number of any size and sign. */
+export function number(value: number | null | undefined): string {
+  if (value === null || value === undefined || !Number.isFinite(value)) return "–";
+  const size = Math.abs(value);
+  if (size >= 1e15 || (size > 0 && size < 0.001)) return value.toExponential(2);
+  if (size >= 100) return Math.round(value).toLocaleString("en-US");
+  return trim(value.toFixed(size >= 10 ? 1 : 3));
+}
+
 /** A whole number with separators. */
 export function whole(value: number | null | undefined): string {
   return value === null || value === undefined || !Number.isFinite(value) ? "–" : Math.round(value).toLocaleString("en-US");

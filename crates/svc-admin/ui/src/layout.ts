@@ -12,8 +12,10 @@ export interface Way {
 }
 export interface Plan { boxes: Box[]; ways: Way[]; columns: number; rows: number; heights: number[] }
 
-/** A pool is named with or without the mark of its number; here it is one box. */
-const several = (text: string) => text.split(",").map((word) => word.trim().replace(/-\*?$/, "")).filter(Boolean);
+/** The pool that reads requests has these names. */
+const API = ["API", "http workers", "request handlers"];
+/** A pool is named with or without the mark of its number; here it is one box. What is in parentheses is a remark. */
+const several = (text: string) => text.replace(/\([^)]*\)/g, "").split(",").map((word) => word.trim().replace(/-\*?$/, "")).filter(Boolean).map((word) => (API.includes(word) ? "API workers" : word));
 
 /** Givers left of takers; a way that would close a circle goes back. */
 export function layout(queues: Queue[]): Plan {

@@ -71,6 +71,47 @@ export function useLive<T>(path: string, everyMs: number): Live<T> {
   return { ...view, refresh: useCallback(() => kick.current(), []) };
 }
 
+export interface Each<T> { data: T[]; error: Error | null; loading: boolean }
+const NOTHING: never[] = [];
+
+/** As `useLive`, for several paths at once: what those gave that gave something, and why one did not. */
+export function useEach<T>(paths: string[], everyMs: number): Each<T> {
+  const all = paths.join("\n");
+  const [view, setView] = useState<{ all: string; data: T[]; error: Error | null }>({ all: "", data: NOTHING, error: null });
+  useEffect(() => {
+    const gone = new AbortController();
+    const held = new Map<string, { data: T; etag: string }>();
+    let timer: ReturnType<typeof setTimeout> | undefined;
+    let asking = false;
+    const ask = async (path: string): Promise<Error | null> => {
+      try {
+        const fetched = await get<T>(path, held.get(path)?.etag, gone.signal);
+        if (fetched) held.set(path, fetched);
+        return null;
+      } catch (error) {
+        held.delete(path);
+        return error as Error;
+      }
+    };
+    const tick = async () => {
+      if (asking) return;
+      asking = true;
+      clearTimeout(timer);
+      const errors = await Promise.all(paths.map(ask));
+      if (gone.signal.aborted) return;
+      asking = false;
+      const data = paths.flatMap((path) => held.get(path)?.data ?? []);
+      setView({ all, data, error: errors.find((error) => error !== null) ?? null });
+      if (everyMs > 0 && !document.hidden) timer = setTimeout(tick, everyMs);
+    };
+    const onShow = () => { if (!document.hidden) void tick(); else clearTimeout(timer); };
+    document.addEventListener("visibilitychange", onShow);
+    if (all) void tick();
+    return () => { gone.abort(); clearTimeout(timer); document.removeEventListener("visibilitychange", onShow); };
+  }, [all, everyMs]);
+  return view.all === all ? { ...view, loading: false } : { data: NOTHING, error: null, loading: all !== "" };
+}
+
 /** Re-renders once a second, so that ages move. Still in hidden tabs. */
 export function useSecond(): number {
   const [now, setNow] = useState(Date.now());

@@ -4,6 +4,7 @@ import type { LogHead, LogHeads, State } from "./api.ts";
 import { Age, Card, Tag } from "./bits.tsx";
 import { whole } from "./format.ts";
 import { t, type Key } from "./i18n.ts";
+import { Keys } from "./keys.tsx";
 import { useLive } from "./live.ts";
 
 const VERDICT: Record<LogHead["verdict"], State> = { verified: "healthy", unverified: "unknown", failed: "down", unreachable: "degraded" };
@@ -11,7 +12,11 @@ const GROWTH: Record<LogHead["consistency"], [State, Key]> = {
   first: ["unknown", "firstReading"], unchanged: ["healthy", "unchangedHead"], proven: ["healthy", "proven"], notProven: ["degraded", "notProven"], broken: ["down", "broken"],
 };
 
-export function Logs({ everyMs, utc }: { everyMs: number; utc: boolean }) {
+export function KeysAndLogs(p: { everyMs: number; utc: boolean }) {
+  return <><Logs {...p} /><Keys {...p} /></>;
+}
+
+function Logs({ everyMs, utc }: { everyMs: number; utc: boolean }) {
   const live = useLive<LogHeads>("api/log-heads", everyMs);
   if (!live.data) return <p class="none" role="status">{live.error ? live.error.message : t("loading")}</p>;
   return (

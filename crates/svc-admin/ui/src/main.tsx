@@ -6,17 +6,18 @@ import { HttpError, send, type Me, type Overview, type UiConfig } from "./api.ts
 import { Audit } from "./audit.tsx";
 import { StateIcon } from "./bits.tsx";
 import { Epochs } from "./epochs.tsx";
+import { Explore } from "./explore.tsx";
 import { Fleet } from "./fleet.tsx";
 import { clock, span } from "./format.ts";
 import { setLanguage, t, type Key } from "./i18n.ts";
 import { serverNow, useLive, useRoute, useSecond, useSetting, type Live } from "./live.ts";
-import { Logs } from "./logs.tsx";
+import { KeysAndLogs } from "./logs.tsx";
 import { NodeView } from "./node.tsx";
 import { Timeline } from "./timeline.tsx";
 import { Pickers, SettingsView, Shortcuts, type Choices } from "./settings.tsx";
 import "./app.css";
 
-const VIEWS: [string, Key][] = [["", "fleet"], ["logs", "logs"], ["timeline", "timeline"], ["epochs", "epochs"], ["audit", "audit"], ["settings", "settings"]];
+const VIEWS: [string, Key][] = [["", "fleet"], ["logs", "logs"], ["timeline", "timeline"], ["explore", "explore"], ["epochs", "epochs"], ["audit", "audit"], ["settings", "settings"]];
 /** Intervals after which what is shown is called old. */
 const OLD_INTERVALS = 3;
 
@@ -80,7 +81,8 @@ function App() {
           : place === "timeline" ? <Timeline everyMs={everyMs} utc={utc} query={route.query} />
           : place === "audit" ? <Audit everyMs={everyMs} utc={utc} />
           : place === "settings" ? <SettingsView choices={choices} ui={ui} me={me.data} signOut={signOut} />
-          : place === "logs" ? <Logs everyMs={everyMs} utc={utc} />
+          : place === "logs" ? <KeysAndLogs everyMs={everyMs} utc={utc} />
+          : place === "explore" && overview.data && ui ? <Explore overview={overview.data} ui={ui} route={route} everyMs={everyMs} utc={utc} theme={shown} />
           : overview.data ? <Fleet overview={overview.data} route={route} utc={utc} theme={shown} />
           : overview.error ?? config.error ? <div class="empty" role="alert"><h1>{t("lost")}</h1><p>{(overview.error ?? config.error)!.message}</p></div>
           : <p class="none" role="status">{t("loading")}</p>}
@@ -117,7 +119,7 @@ function useKeys({ help, refresh }: { help: { current: HTMLDialogElement | null 
       if (at.closest("input, textarea, select")) { if (event.key === "Escape") at.blur(); return; }
       const act: Record<string, () => void> = {
         "/": () => dispatchEvent(new Event("ron:search")), "?": () => help.current?.showModal(), r: refresh,
-        f: () => { location.hash = "#/"; }, l: () => { location.hash = "#/logs"; }, t: () => { location.hash = "#/timeline"; }, e: () => { location.hash = "#/epochs"; }, a: () => { location.hash = "#/audit"; }, s: () => { location.hash = "#/settings"; },
+        f: () => { location.hash = "#/"; }, l: () => { location.hash = "#/logs"; }, t: () => { location.hash = "#/timeline"; }, x: () => { location.hash = "#/explore"; }, e: () => { location.hash = "#/epochs"; }, a: () => { location.hash = "#/audit"; }, s: () => { location.hash = "#/settings"; },
       };
       if (act[event.key]) { event.preventDefault(); act[event.key]!(); }
     };

@@ -75,18 +75,23 @@ function Head({ status, utc, askNow }: { status: NodeStatus; utc: boolean; askNo
   );
 }
 
+/** The same figure for seven days. */
+function Longer({ id, metric }: { id: string; metric: string }) {
+  return <a class="longer" href={`#/explore?nodes=${encodeURIComponent(id)}&metric=${encodeURIComponent(metric)}&window=24h`}>{t("longer")}</a>;
+}
+
 function Charts({ m, utc, theme }: { m: MetricsSummary; utc: boolean; theme: string }) {
   const win = t("lastMinutes", { n: Math.round(m.windowSeconds / 60) });
   const common = { timesMs: m.timesMs, windowText: win, utc, theme, height: 190 };
   return (
     <div class="charts">
-      <Card title={t("requestsPerSecond")}>
+      <Card title={t("requestsPerSecond")} aside={<Longer id={m.id} metric="node:request_rate" />}>
         <Chart {...common} title={t("requestsPerSecond")} lines={[{ label: t("requests"), values: m.requestRate }]} format={rate} />
       </Card>
-      <Card title={t("latency")}>
+      <Card title={t("latency")} aside={<Longer id={m.id} metric="node:latency_p99_seconds" />}>
         <Chart {...common} title={t("latency")} tone={1} least={0.001} lines={[{ label: "p50", values: m.p50Seconds }, { label: "p95", values: m.p95Seconds }, { label: "p99", values: m.p99Seconds }]} format={seconds} />
       </Card>
-      <Card title={t("errors")} hint={t("errorsHint")}>
+      <Card title={t("errors")} hint={t("errorsHint")} aside={<Longer id={m.id} metric="node:error_ratio" />}>
         <Chart {...common} title={t("errors")} tone={5} least={0.01} lines={[{ label: t("errorShare"), values: m.errorRatio }]} format={percent} />
       </Card>
     </div>

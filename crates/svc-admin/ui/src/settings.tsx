@@ -55,7 +55,7 @@ export function SettingsView({ choices, ui, me, signOut }: { choices: Choices; u
   );
 }
 
-const KEYS: [string, Key][] = [["/", "scSearch"], ["r", "scRefresh"], ["f", "scFleet"], ["l", "logs"], ["t", "timeline"], ["e", "epochs"], ["a", "audit"], ["s", "settings"], ["?", "scHelp"]];
+const KEYS: [string, Key][] = [["/", "scSearch"], ["r", "scRefresh"], ["f", "scFleet"], ["l", "logs"], ["t", "timeline"], ["x", "explore"], ["e", "epochs"], ["a", "audit"], ["s", "settings"], ["?", "scHelp"]];
 
 export function Shortcuts() {
   return <dl class="keys">{KEYS.map(([key, words]) => <div key={key}><dt><kbd>{key}</kbd></dt><dd>{t(words)}</dd></div>)}</dl>;
