@@ -16,6 +16,7 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -31,8 +32,8 @@ NEEDS = {
     "svc-rewarder": {"ron-ledger", "ron-kms", "svc-passport"},
     "svc-admin": set(),
 }
-# Alerts about the past, or that the console raises about the node that has the fault: no service is blamed by them.
-HISTORY = {"RonProcessRestarts", "RonThreadsRestart", "RonConsoleSeesNodesDown", "RonReloadRefused"}
+# Alerts about the past or the future, or that the console raises about the node that has the fault: no service is blamed by them.
+HISTORY = {"RonProcessRestarts", "RonThreadsRestart", "RonConsoleSeesNodesDown", "RonReloadRefused", "RonDiskFills"}
 FAKETIME = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1"
 PATIENCE = 420
 CALM = 180
@@ -392,6 +393,8 @@ def main():
     parser.add_argument("--out", type=pathlib.Path, help="page whose table is replaced")
     parser.add_argument("--port", type=int, default=9600, help="first of 70 free ports")
     args = parser.parse_args()
+    # So that everything that was started ends with this.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
     with tempfile.TemporaryDirectory(prefix="drill-") as root:
         drill(args, pathlib.Path(root))
 
@@ -401,7 +404,7 @@ def drill(args, root):
     data = fleet.dir / "ron-ledger" / "data"
     kept = root / "ledger-data"
     subprocess.run(["cp", "-a", data, kept], check=True)
-    mounted = small_disk(data, 256)
+    mounted = small_disk(data, 1600)
     if mounted:
         subprocess.run(["cp", "-a", f"{kept}/.", data], check=True)
     prometheus = load = None
