@@ -40,7 +40,9 @@ cargo clippy "${everything[@]}" --all-targets -- -D warnings
 
 step "unit tests"
 # More threads than processors, because many tests wait for services, databases and devices.
-RUSTC_WORKSPACE_WRAPPER="$PWD/scripts/rustc-unoptimised.sh" cargo test "${everything[@]}" --lib --bins -- --test-threads "$(($(nproc) + 1))"
+RUSTC_WORKSPACE_WRAPPER="$PWD/scripts/rustc-unoptimised.sh" \
+  cargo test "${everything[@]}" --lib --bins --no-run --message-format json-render-diagnostics >target/unit-tests.json
+cargo xtask suites target/unit-tests.json --threads "$(($(nproc) + 1))"
 
 step "fuzz targets compile"
 cargo check --release --locked --manifest-path fuzz/Cargo.toml --target-dir target
@@ -49,7 +51,8 @@ cargo check --release --locked --manifest-path fuzz/Cargo.toml --target-dir targ
 
 step "end-to-end tests"
 export RON_TEST_PYTHON="$PWD/target/test-venv/bin/python"
-cargo test "${everything[@]}" --test '*' -- --test-threads 3
+cargo test "${everything[@]}" --test '*' --no-run --message-format json-render-diagnostics >target/end-to-end-tests.json
+cargo xtask suites target/end-to-end-tests.json --threads 3
 
 step "API fuzzer"
 cargo xtask api-fuzz --phases fuzzing --examples 8 --seed 1

@@ -24,6 +24,7 @@ mod sdk;
 mod sim;
 mod sim_rounds;
 mod site;
+mod suites;
 mod task;
 mod tasks;
 mod ui;

@@ -243,6 +243,10 @@ pub(crate) fn abreast<T: Sync>(work: &[T], each: impl Fn(&T) -> Outcome + Sync) 
         Ok(())
     };
     std::thread::scope(|scope| {
+        #[expect(
+            clippy::needless_collect,
+            reason = "all lanes begin before one is waited for"
+        )]
         let lanes: Vec<_> = (0..lanes).map(|_| scope.spawn(lane)).collect();
         let ends = lanes.into_iter().map(|lane| match lane.join() {
             Ok(end) => end,

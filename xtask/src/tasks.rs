@@ -11,6 +11,7 @@ use crate::release;
 use crate::sdk;
 use crate::sim;
 use crate::sim_rounds;
+use crate::suites;
 use crate::task::{Group, REST, Run, Task};
 use crate::ui;
 
@@ -86,6 +87,19 @@ const TESTS: &[Task] = &[
         run: Run::Crate(
             "-p svc-rewarder --features parquet --lib --test columns -- columns thrift parquet",
         ),
+        ..REST
+    },
+    Task {
+        name: "suites",
+        group: Group::Step("unit tests, end-to-end tests"),
+        shows: "the test programs that `cargo test --no-run --message-format json-render-diagnostics` has named pass; those of ron-ha, which wait for databases, run beside the others",
+        length: "as its tests",
+        example: "target/unit-tests.json",
+        args: &[
+            "messages=target/tests.json : what cargo printed",
+            "--threads=3 : tests of a program that run at one time",
+        ],
+        run: Run::Steps(suites::suites),
         ..REST
     },
     Task {
