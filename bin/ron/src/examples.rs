@@ -30,7 +30,11 @@ const EXAMPLES: &[(&str, &str)] = &[
     ),
     (
         "trace",
-        "ron trace find-me-42 --log ron.log\nron trace find-me-42 --log wallet.log --log ledger.log --json\njournalctl -o cat -u 'ron-*' -u 'svc-*' | ron trace find-me-42 --log -",
+        "ron trace find-me-42\nron trace find-me-42 --log wallet.log --log ledger.log --json\njournalctl -o cat -u 'ron-*' -u 'svc-*' | ron trace find-me-42 --log -",
+    ),
+    (
+        "restore",
+        "ron restore --from /var/backups/ron --data-dir /srv/ron\nron restore --from /var/backups/ron/2026-12-01T03-00-00.123Z --data-dir /srv/ron --seal-key seal.key --witnessed 812345",
     ),
     (
         "ha status",

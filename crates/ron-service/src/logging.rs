@@ -77,7 +77,7 @@ impl Output {
         }
     }
 
-    /// Standard error.
+    /// Writes to standard error, in which case a full pipe makes the logging thread wait.
     pub fn stderr(format: LogFormat, level: LogLevel) -> Self {
         Self::new(format, level, to_stderr)
     }

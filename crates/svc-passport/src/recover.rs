@@ -15,7 +15,6 @@ use crate::revoke::Draft;
 /// How far the epoch rises: the issuer may have raised it itself since the backup, once for each order of an operator.
 const EPOCHS: u64 = 1_000;
 
-/// What has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ended {
     /// Leaves of the revocation log, as the backup has it.
