@@ -2,8 +2,8 @@
 //
 //   node pictures.mjs --url http://127.0.0.1:7490/ --out DIR
 //
-// The caller controls the processes, as for console.mjs: this script prints `step <name>` and waits for a line on its
-// standard input before it goes on. Steps: kill-ledger, start-ledger.
+// The caller controls the processes, as for console.mjs: this script prints `step kill-ledger` and waits for a line on its
+// standard input before it goes on.
 
 import { createInterface } from "node:readline";
 import { chromium } from "playwright-core";
@@ -53,8 +53,6 @@ try {
   await picture("epochs", "#/epochs", "tr[data-epoch][data-state=settled]");
   await step("kill-ledger");
   await picture("fault", "#/", "tr[data-node=ron-ledger][data-state=down]", "tr[data-node=svc-wallet][data-state=degraded]");
-  await step("start-ledger");
-  await page.waitForFunction(() => document.querySelectorAll("tr[data-node][data-state=healthy]").length === 6);
   await picture("timeline", "#/timeline", "tr[data-kind=node_state][data-node=ron-ledger]", "tr[data-kind=node_state][data-node=svc-wallet]");
 } finally {
   await browser.close();

@@ -53,7 +53,7 @@ impl Separate {
         self.base + at as u16 * 10
     }
 
-    pub fn run(&mut self, name: &str) {
+    fn run(&mut self, name: &str) {
         let config = self.dir.path().join(name).join("config.toml");
         let flags = self.admin_flags.iter().filter(|_| name == "svc-admin");
         let sets = flags.map(String::as_str).chain(["log.level=warn"]);
@@ -80,7 +80,7 @@ impl Separate {
         self.http.call(call).ok()
     }
 
-    pub fn ready(&self, name: &str) {
+    fn ready(&self, name: &str) {
         let url = format!("http://127.0.0.1:{}/readyz", self.port(name) + 5);
         until(name, || {
             self.get(&url).is_some_and(|reply| takes_passports(&reply))

@@ -10,8 +10,8 @@ use ron_tests::{ok, ron_on, workspace};
 
 use crate::admin_page::Separate;
 
-/// Time of load before the first picture, so that its charts have something to show.
-const BUSY: Duration = Duration::from_secs(60);
+/// Time of load before the first picture, so that the charts of the window have something to show.
+const BUSY: Duration = Duration::from_secs(75);
 
 /// Pays until it is told to stop, some payments a second.
 fn pay(dir: &Path, stop: &AtomicBool) {
@@ -31,7 +31,7 @@ fn pay(dir: &Path, stop: &AtomicBool) {
 fn of_the_console() {
     let out = workspace().join("docs/img");
     std::fs::create_dir_all(&out).unwrap();
-    let mut fleet = Separate::start(&["sampler.metrics_interval=2s"]);
+    let mut fleet = Separate::start(&["sampler.metrics_interval=2s", "sampler.metrics_window=60s"]);
     let dir = fleet.dir.path().to_owned();
     ok(&ron_on(&dir, &["demo", "--json"]));
     let issue = ["wallet", "issue", "acct:alice", "1000000", "--asset", "ron"];
@@ -65,10 +65,6 @@ fn take(fleet: &mut Separate, url: &str, out: &Path) {
         println!("{line}");
         match line.strip_prefix("step ") {
             Some("kill-ledger") => fleet.kill("ron-ledger", "-KILL"),
-            Some("start-ledger") => {
-                fleet.run("ron-ledger");
-                fleet.ready("ron-ledger");
-            }
             Some(other) => panic!("an unknown step {other}"),
             None => continue,
         }
