@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_time_is_told_in_larger_steps() {
+    fn a_long_time_has_larger_steps() {
         let mut history = History::default();
         let from = 1_000_000;
         for at in from..=from + KEPT_MIN + 50 {

@@ -30,22 +30,22 @@ const CALLS: [(&str, &[&str]); 4] = [
 #[derive(Clone, Debug, Default)]
 pub struct Story {
     /// One for each line.
-    pub told: Vec<Told>,
-    /// By number.
+    pub relations: Vec<Relation>,
+    /// By the number of the first line.
     pub incidents: BTreeMap<u64, Incident>,
 }
 
 /// What is known of one line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Told {
+pub struct Relation {
     pub because: Option<String>,
     /// Number of the incident.
     pub incident: Option<u64>,
 }
 
 /// The story of the lines, which are oldest first.
-pub fn tell(lines: &VecDeque<Arc<Line>>) -> Story {
-    let mut teller = Teller {
+pub fn relate(lines: &VecDeque<Arc<Line>>) -> Story {
+    let mut relater = Relater {
         lines,
         because: vec![None; lines.len()],
         part_of: vec![None; lines.len()],
@@ -54,9 +54,9 @@ pub fn tell(lines: &VecDeque<Arc<Line>>) -> Story {
         last: BTreeMap::new(),
     };
     for at in 0..lines.len() {
-        teller.take(at);
+        relater.take(at);
     }
-    teller.story()
+    relater.story()
 }
 
 /// Whether the state of a node of the service `cause` explains that of one of the service `effect`: it is called, and a degraded
@@ -82,7 +82,7 @@ struct Draft<'a> {
     until: Option<u64>,
 }
 
-struct Teller<'a> {
+struct Relater<'a> {
     lines: &'a VecDeque<Arc<Line>>,
     /// By line: the node that explains it.
     because: Vec<Option<&'a str>>,
@@ -95,7 +95,7 @@ struct Teller<'a> {
     last: BTreeMap<&'a str, usize>,
 }
 
-impl<'a> Teller<'a> {
+impl<'a> Relater<'a> {
     fn take(&mut self, at: usize) {
         let line = &self.lines[at];
         let node = line.entry.node.as_str();
@@ -228,13 +228,13 @@ impl<'a> Teller<'a> {
     fn story(self) -> Story {
         let drafts = self.drafts.iter();
         let incidents: Vec<Option<Incident>> = drafts.map(|draft| self.incident(draft)).collect();
-        let told = self.because.iter().zip(&self.part_of);
-        let told = told.map(|(because, draft)| Told {
+        let relations = self.because.iter().zip(&self.part_of);
+        let relations = relations.map(|(because, draft)| Relation {
             because: because.map(str::to_owned),
             incident: draft.and_then(|draft| Some(incidents[draft].as_ref()?.id)),
         });
         Story {
-            told: told.collect(),
+            relations: relations.collect(),
             incidents: incidents
                 .into_iter()
                 .flatten()

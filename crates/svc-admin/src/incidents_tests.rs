@@ -24,8 +24,8 @@ fn number(mut lines: Vec<Line>) -> VecDeque<Arc<Line>> {
 }
 
 fn because(said: &[Said<'_>]) -> Vec<Option<String>> {
-    let told = tell(&lines(said)).told.into_iter();
-    told.map(|told| told.because).collect()
+    let relations = relate(&lines(said)).relations.into_iter();
+    relations.map(|of_line| of_line.because).collect()
 }
 
 /// Number, seconds from and to, nodes, lines.
@@ -33,7 +33,7 @@ type Seen = (u64, u64, Option<u64>, Vec<String>, u64);
 
 fn incidents(lines: &VecDeque<Arc<Line>>) -> Vec<Seen> {
     let seconds = |at: Timestamp| at.unix_ms() / 1_000;
-    let story = tell(lines);
+    let story = relate(lines);
     let seen = story.incidents.into_values().map(|incident| {
         let nodes = incident.nodes.into_iter().map(|node| node.node);
         (
@@ -94,8 +94,8 @@ fn a_state_is_put_down_to_a_called_service_that_was_worse_off_at_the_time() {
         &[(1, "ron-ledger", Down), (3, "svc-wallet", Healthy)],
     ];
     for said in none {
-        let told = because(said);
-        assert!(told.iter().all(Option::is_none), "{said:?}: {told:?}");
+        let causes = because(said);
+        assert!(causes.iter().all(Option::is_none), "{said:?}: {causes:?}");
     }
 }
 
@@ -112,7 +112,7 @@ fn an_outage_over_several_services_is_one_incident_with_its_cause_first() {
     ]);
     let nodes = names(&["ron-ledger", "svc-wallet", "svc-rewarder"]);
     assert_eq!(incidents(&all), [(1, 10, Some(90), nodes, 7)]);
-    let story = tell(&all);
+    let story = relate(&all);
     let [ledger, wallet, _] = &story.incidents[&1].nodes[..] else {
         panic!("{:?}", story.incidents);
     };
@@ -121,7 +121,12 @@ fn an_outage_over_several_services_is_one_incident_with_its_cause_first() {
     assert_eq!(ledger.because, None);
     assert_eq!(wallet.because.as_deref(), Some("the-ron-ledger"));
     assert_eq!(wallet.until, Some(Timestamp(44_000)));
-    assert!(story.told.iter().all(|told| told.incident == Some(1)));
+    assert!(
+        story
+            .relations
+            .iter()
+            .all(|of_line| of_line.incident == Some(1))
+    );
 }
 
 #[test]
@@ -197,8 +202,12 @@ fn events_of_a_node_belong_to_its_incident_and_a_removed_node_ends_it() {
         Line::of_removal("a", Timestamp(40_000)),
         event(41, "a", Severity::Error),
     ]);
-    let story = tell(&all);
-    let part: Vec<bool> = story.told.iter().map(|t| t.incident == Some(3)).collect();
+    let story = relate(&all);
+    let part: Vec<bool> = story
+        .relations
+        .iter()
+        .map(|t| t.incident == Some(3))
+        .collect();
     assert_eq!(
         part,
         [false, false, true, false, true, true, false, true, false]

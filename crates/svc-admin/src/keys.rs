@@ -50,7 +50,7 @@ pub struct KeyWatch {
 
 /// The keys of one node.
 #[derive(Default)]
-struct Found {
+struct NodeKeys {
     keys: Vec<KeyView>,
     approvals: Vec<KeyApproval>,
     issuer: Option<IssuerView>,
@@ -92,7 +92,7 @@ impl KeyWatch {
         all: &mut KeyOverview,
         before: &KeyOverview,
         node: &Node,
-        found: Result<Found, String>,
+        found: Result<NodeKeys, String>,
     ) {
         let id = &node.spec.id;
         let mut source = KeySource {
@@ -124,7 +124,7 @@ impl KeyWatch {
         all.sources.push(source);
     }
 
-    fn read_keys(&self, node: &Node) -> Result<Found, String> {
+    fn read_keys(&self, node: &Node) -> Result<NodeKeys, String> {
         let api = api_of(node)?;
         let path = node.spec.credential.as_deref();
         let path = path.ok_or_else(|| format!("no credential_file is configured: {HINT}"))?;
@@ -139,7 +139,7 @@ impl KeyWatch {
             }
         };
         let id = &node.spec.id;
-        let mut found = Found::default();
+        let mut found = NodeKeys::default();
         let mut after = String::new();
         for page in 1.. {
             let list = get(&format!("/v1/kms/keys?limit=200{after}"))?;
@@ -167,15 +167,15 @@ impl KeyWatch {
         Ok(found)
     }
 
-    fn read_issuer(&self, node: &Node) -> Result<Found, String> {
+    fn read_issuer(&self, node: &Node) -> Result<NodeKeys, String> {
         let url = format!("{}/v1/passport/policy", api_of(node)?);
         let note = success(self.get(&url, &[], Deadline::within(READ_ALL))?)?;
         let text = std::str::from_utf8(&note.body).map_err(|_| "the policy note is no text")?;
         let issuer = read_note(&node.spec.id, text);
         let issuer = issuer.ok_or("the policy note was not understood")?;
-        Ok(Found {
+        Ok(NodeKeys {
             issuer: Some(issuer),
-            ..Found::default()
+            ..NodeKeys::default()
         })
     }
 

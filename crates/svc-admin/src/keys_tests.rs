@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
 use std::sync::Mutex;
 
 use super::*;
@@ -44,9 +45,10 @@ fn an_issuer_is_read_from_its_policy_note() {
 /// Answers by the path of a request; 404 for others.
 type Answers = Arc<Mutex<BTreeMap<String, (u16, String)>>>;
 
-fn serve(answers: Answers) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let url = format!("http://{}", listener.local_addr().expect("bound"));
+/// Serves on a socket in this directory: tokens of services are sent over no plain TCP.
+fn serve(dir: &Path, answers: Answers) -> String {
+    let socket = dir.join("api.sock");
+    let listener = UnixListener::bind(&socket).expect("bound");
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             let mut lines = BufReader::new(&stream).lines().map_while(Result::ok);
@@ -69,7 +71,7 @@ fn serve(answers: Answers) -> String {
             );
         }
     });
-    url
+    format!("unix:{}", socket.display())
 }
 
 const KEY: &str = "ron/issuer/ed25519/00000000-0000-7000-8000-000000000001";
@@ -99,7 +101,7 @@ impl Trial {
         std::fs::set_permissions(&token, std::fs::Permissions::from_mode(0o600)).expect("set");
         let answers = Answers::default();
         let mut spec = node("kms").spec;
-        spec.api_url = Some(serve(answers.clone()));
+        spec.api_url = Some(serve(dir.path(), answers.clone()));
         spec.credential = with_token.then_some(token);
         let node = Node::new(spec, sampling());
         let mut outcome = answer("up 1\n");

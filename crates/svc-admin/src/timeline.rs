@@ -9,7 +9,7 @@ use ron_proto::Timestamp;
 use ron_proto::admin::{TimelineEntry, TimelineList, UnreadNode};
 use ron_proto::events::Severity;
 
-use crate::incidents::{Story, tell};
+use crate::incidents::{Story, relate};
 use crate::line::Line;
 
 /// Lines in memory and in the file.
@@ -23,13 +23,13 @@ const PAGE: usize = 200;
 #[derive(Clone, Debug, Default)]
 pub struct Lines {
     pub as_of: u64,
-    kept: Arc<Kept>,
+    kept: Arc<Record>,
     pub unread: Vec<UnreadNode>,
 }
 
 #[derive(Debug, Default)]
-struct Kept {
-    /// Oldest first.
+struct Record {
+    /// Oldest first, as in the file.
     lines: VecDeque<Arc<Line>>,
     story: Story,
 }
@@ -59,8 +59,8 @@ impl Lines {
             let mut lines = kept.lines.clone();
             lines.extend(new.into_iter().map(Arc::new));
             lines.drain(..lines.len().saturating_sub(KEPT));
-            let story = tell(&lines);
-            kept = Arc::new(Kept { lines, story });
+            let story = relate(&lines);
+            kept = Arc::new(Record { lines, story });
         }
         Self {
             as_of,
@@ -69,7 +69,7 @@ impl Lines {
         }
     }
 
-    /// Oldest first.
+    /// All lines, oldest first.
     pub fn iter(&self) -> impl Iterator<Item = &Line> {
         self.kept.lines.iter().map(Arc::as_ref)
     }
@@ -81,21 +81,24 @@ impl Lines {
                 && wanted.node.is_none_or(|node| entry.node == node)
                 && wanted.least.is_none_or(|least| entry.severity >= least)
         };
-        let Kept { lines, story } = &*self.kept;
-        let newest_first = lines.iter().zip(&story.told).rev();
+        let Record { lines, story } = &*self.kept;
+        let newest_first = lines.iter().zip(&story.relations).rev();
         let mut found = newest_first.filter(|(line, _)| fits(&line.entry));
         let page: Vec<_> = found.by_ref().take(PAGE).collect();
         let next = found.next().and(page.last());
-        let named: BTreeSet<u64> = page.iter().filter_map(|(_, told)| told.incident).collect();
+        let named: BTreeSet<u64> = page
+            .iter()
+            .filter_map(|(_, relation)| relation.incident)
+            .collect();
         let incidents = named.iter().rev().filter_map(|id| story.incidents.get(id));
         TimelineList {
             as_of: Timestamp(self.as_of),
             next: next.map(|(line, _)| line.entry.seq),
             entries: page
                 .into_iter()
-                .map(|(line, told)| TimelineEntry {
-                    because: told.because.clone(),
-                    incident: told.incident,
+                .map(|(line, relation)| TimelineEntry {
+                    because: relation.because.clone(),
+                    incident: relation.incident,
                     ..line.entry.clone()
                 })
                 .collect(),
@@ -156,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_lines_go_and_an_incident_is_told_on_every_page_of_it() {
+    fn the_oldest_lines_go_and_an_incident_is_on_every_page_of_it() {
         let mut all = vec![Line::of_state(
             "a",
             None,
