@@ -169,8 +169,14 @@ class Watch:
         self.fleet, self.prometheus = fleet, prometheus
 
     def console(self):
-        nodes = get(f"http://127.0.0.1:{self.fleet.base + 50}/api/overview")["nodes"]
-        return {n["summary"]["service"] or n["summary"]["id"]: (n["summary"]["state"], json.dumps(n["summary"]["reasons"])) for n in nodes}
+        said = {}
+        for node in get(f"http://127.0.0.1:{self.fleet.base + 50}/api/overview")["nodes"]:
+            node = node["summary"]
+            # A restart is shown for as long as the window of the console, also when all is well again.
+            now = [reason for reason in node["reasons"] if reason["code"] != "process_restarted"]
+            state = node["state"] if now or not node["reasons"] else "healthy"
+            said[node["service"] or node["id"]] = (state, json.dumps(now))
+        return said
 
     def status(self):
         done = self.fleet.ron("status", "--json")
