@@ -1,5 +1,5 @@
 /* Ends a program with SIGKILL before the n-th operation of one of its stages: loaded with LD_PRELOAD by
- * tests/crash/stages.rs. A stage is a thread whose name begins with a given text; an operation is a call that reads or
+ * tests/crash/stages/mod.rs. A stage is a thread whose name begins with a given text; an operation is a call that reads or
  * changes a file or a socket. The file STAGE_KILL_FILE is mapped: eight times the begin of a name (16 bytes, padded
  * with NUL) and how many operations are left (8 bytes). The thread that counts one down to zero ends the program. */
 #define _GNU_SOURCE

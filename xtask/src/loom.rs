@@ -234,9 +234,9 @@ impl Part {
 
 /// Does each piece of work, as many at a time as there are processors. The first failure ends it, once what runs has ended.
 pub(crate) fn abreast<T: Sync>(work: &[T], each: impl Fn(&T) -> Outcome + Sync) -> Outcome {
-    let lanes = std::thread::available_parallelism().map_or(1, NonZero::get);
+    let workers = std::thread::available_parallelism().map_or(1, NonZero::get);
     let next = AtomicUsize::new(0);
-    let lane = || -> Outcome {
+    let work_on = || -> Outcome {
         while let Some(piece) = work.get(next.fetch_add(1, Ordering::Relaxed)) {
             each(piece).inspect_err(|_| next.store(work.len(), Ordering::Relaxed))?;
         }
@@ -245,10 +245,10 @@ pub(crate) fn abreast<T: Sync>(work: &[T], each: impl Fn(&T) -> Outcome + Sync) 
     std::thread::scope(|scope| {
         #[expect(
             clippy::needless_collect,
-            reason = "all lanes begin before one is waited for"
+            reason = "all of them begin before one is waited for"
         )]
-        let lanes: Vec<_> = (0..lanes).map(|_| scope.spawn(lane)).collect();
-        let ends = lanes.into_iter().map(|lane| match lane.join() {
+        let workers: Vec<_> = (0..workers).map(|_| scope.spawn(work_on)).collect();
+        let ends = workers.into_iter().map(|worker| match worker.join() {
             Ok(end) => end,
             Err(panic) => std::panic::resume_unwind(panic),
         });

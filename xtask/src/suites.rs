@@ -58,10 +58,10 @@ pub fn suites(args: &Args) -> Outcome {
             "cargo's messages name no test program; build with `cargo test --no-run --message-format json-render-diagnostics`".to_owned(),
         ));
     }
-    let lanes = [waiting, others];
-    abreast(&lanes, |lane| {
+    let groups = [waiting, others];
+    abreast(&groups, |group| {
         let mut failed = Vec::new();
-        for suite in lane {
+        for suite in group {
             if !suite.run(threads)? {
                 failed.push(suite.name.as_str());
             }

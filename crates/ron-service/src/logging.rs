@@ -56,11 +56,14 @@ const fn rank(level: Level) -> u8 {
     }
 }
 
+/// Takes a line, on the thread that logs.
+type Write = dyn Fn(&[u8]) + Send + Sync;
+
 /// Where lines go, and which.
 pub struct Output {
     format: LogFormat,
     level: Arc<AtomicU8>,
-    write: Box<dyn Fn(&[u8]) + Send + Sync>,
+    write: Box<Write>,
 }
 
 impl Output {

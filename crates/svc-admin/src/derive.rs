@@ -93,8 +93,8 @@ pub fn vitals(rings: &Rings, from_ms: u64) -> Vitals {
     let seconds: f64 = steps.sum();
     for series in rings.series() {
         let newest = || {
-            let values = rings.held(from_ms).rev();
-            values.filter_map(|n| rings.value(series, n)).next()
+            let mut values = rings.held(from_ms).rev();
+            values.find_map(|n| rings.value(series, n))
         };
         match series.role {
             Role::CpuSeconds => {

@@ -190,7 +190,7 @@ const OCTAVES_BELOW_ONE: f64 = 40.0;
 
 fn pack(value: Option<f64>) -> u16 {
     match value {
-        Some(value) if value == 0.0 => ZERO,
+        Some(0.0) => ZERO,
         Some(value) if value > 0.0 && value.is_finite() => {
             let code = (value.log2() + OCTAVES_BELOW_ONE) * PER_OCTAVE + f64::from(LEAST);
             code.round().clamp(f64::from(LEAST), f64::from(u16::MAX)) as u16
@@ -268,7 +268,8 @@ mod tests {
         let least = history.course("a", 8, 0).points;
         near(&least[1..2], &[Some(1.0)]);
         let ids = history.minutes.iter().map(|m| Arc::as_ptr(&m.ids));
-        let shared: std::collections::BTreeSet<_> = ids.map(|at| at.cast::<u8>()).collect();
+        let shared: std::collections::BTreeSet<_> =
+            ids.map(<*const [String]>::cast::<u8>).collect();
         assert_eq!(shared.len(), 1, "minutes share the names of nodes");
     }
 

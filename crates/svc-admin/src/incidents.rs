@@ -95,7 +95,7 @@ struct Relater<'a> {
     last: BTreeMap<&'a str, usize>,
 }
 
-impl<'a> Relater<'a> {
+impl Relater<'_> {
     fn take(&mut self, at: usize) {
         let line = &self.lines[at];
         let node = line.entry.node.as_str();

@@ -5,10 +5,10 @@ use NodeState::{Degraded, Down, Healthy, Unknown};
 use ron_proto::events::{EventKind, ServiceEvent};
 
 /// Second, service and state; the node is named after the service.
-type Said<'a> = (u64, &'a str, NodeState);
+type Report<'a> = (u64, &'a str, NodeState);
 
-fn lines(said: &[Said<'_>]) -> VecDeque<Arc<Line>> {
-    let line = |(at, service, state): &Said<'_>| {
+fn lines(said: &[Report<'_>]) -> VecDeque<Arc<Line>> {
+    let line = |(at, service, state): &Report<'_>| {
         let (node, at) = (format!("the-{service}"), Timestamp(at * 1_000));
         let detail = format!("{service} is {}", state.as_str());
         Line::of_state(&node, Some((*service).to_owned()), at, *state, &detail)
@@ -23,15 +23,15 @@ fn number(mut lines: Vec<Line>) -> VecDeque<Arc<Line>> {
     lines.into_iter().map(Arc::new).collect()
 }
 
-fn because(said: &[Said<'_>]) -> Vec<Option<String>> {
+fn because(said: &[Report<'_>]) -> Vec<Option<String>> {
     let relations = relate(&lines(said)).relations.into_iter();
     relations.map(|of_line| of_line.because).collect()
 }
 
 /// Number, seconds from and to, nodes, lines.
-type Seen = (u64, u64, Option<u64>, Vec<String>, u64);
+type Summary = (u64, u64, Option<u64>, Vec<String>, u64);
 
-fn incidents(lines: &VecDeque<Arc<Line>>) -> Vec<Seen> {
+fn incidents(lines: &VecDeque<Arc<Line>>) -> Vec<Summary> {
     let seconds = |at: Timestamp| at.unix_ms() / 1_000;
     let story = relate(lines);
     let seen = story.incidents.into_values().map(|incident| {
@@ -82,7 +82,7 @@ fn a_state_is_put_down_to_a_called_service_that_was_worse_off_at_the_time() {
         ledger
     );
     // Not what came right before, comes much later, is not called, or is better off.
-    let none: [&[Said<'_>]; 5] = [
+    let none: [&[Report<'_>]; 5] = [
         &[
             (1, "ron-ledger", Down),
             (2, "ron-ledger", Healthy),

@@ -1,4 +1,5 @@
 //! Keys of a service that answers from a table.
+#![allow(clippy::disallowed_types, clippy::disallowed_methods)] // the service is a thread of the test
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};

@@ -19,7 +19,7 @@ pub const KEPT_MS: u64 = 7 * 24 * 3_600_000;
 /// Lines of an answer.
 const PAGE: usize = 200;
 
-/// The published lines.
+/// The lines as requests see them, which a new batch replaces as a whole.
 #[derive(Clone, Debug, Default)]
 pub struct Lines {
     pub as_of: u64,

@@ -1,6 +1,7 @@
 //! `ron init --host`: a name by which other hosts reach this one, with the certificate without which nothing is served
 //! beyond loopback.
 
+use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
@@ -140,10 +141,8 @@ impl PublicHost {
     pub fn shown(&self, base_port: u16) -> String {
         let mut text = "other hosts reach, with TLS:".to_owned();
         for service in NAMES.into_iter().filter(|service| *service != CONSOLE) {
-            text += &format!(
-                "\n  {service:<13} {}",
-                self.url(api_port(base_port, service))
-            );
+            let url = self.url(api_port(base_port, service));
+            let _ = write!(text, "\n  {service:<13} {url}");
         }
         text + &format!(
             "\n{CONSOLE} and the health ports stay on loopback; before the console is opened, set its auth.mode = \"passport\""

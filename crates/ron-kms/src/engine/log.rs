@@ -208,11 +208,7 @@ pub fn open(with: OpenWith<'_>, store: &mut KeyStore) -> Result<OpenedLog, Distr
         settings.backend.as_str()
     );
     append(&mut writer, Draft::service(Op::Start, &context))?;
-    // Before this node's first result, so that every log of the installation is found from this one.
-    for peer in store.peer_logs() {
-        let key = peer.verifier().map_err(failure)?;
-        append(&mut writer, Draft::service(Op::PeerLog, &key.to_string()))?;
-    }
+    name_peers(&mut writer, store)?;
     let mut opened = OpenedLog {
         writer,
         checkpointer,
@@ -298,6 +294,15 @@ fn complete_interrupted(
     complete_pending(writer.as_deref_mut(), reader, store)?;
     complete_pending_key(writer.as_deref_mut(), reader, store)?;
     complete_pending_policy(writer, reader, store)
+}
+
+/// Names the logs of the other nodes, before this node's first result: every log of the installation is found from this one.
+fn name_peers(writer: &mut LogWriter, store: &KeyStore) -> Result<(), Distrust> {
+    for peer in store.peer_logs() {
+        let key = peer.verifier().map_err(failure)?;
+        append(writer, Draft::service(Op::PeerLog, &key.to_string()))?;
+    }
+    Ok(())
 }
 
 fn append(writer: &mut LogWriter, draft: Draft) -> Result<u64, Distrust> {

@@ -432,7 +432,6 @@ impl Emitter {
         }
         let now = self.clock.unix_ms();
         intent.progress.begin_settle(before + next, now);
-        // Read and checked, not paid yet.
         let mut rows = VecDeque::new();
         while next < count {
             if shutdown.is_set() {
@@ -440,13 +439,11 @@ impl Emitter {
             }
             // Empty, or the ledger's cursor has gone back.
             if rows.front().is_none_or(|row: &Payout| row.index != next) {
-                rows = match claims_payout(manifest) {
-                    Some(total) => [total].into(),
-                    None => {
-                        let group = payouts.rest_of_group(next);
-                        group.map_err(|error| damaged(&error))?.into()
-                    }
+                let group = match claims_payout(manifest) {
+                    Some(total) => Ok(vec![total]),
+                    None => payouts.rest_of_group(next),
                 };
+                rows = group.map_err(|error| damaged(&error))?.into();
             }
             let some = rows.len().min(MAX_ENTRIES);
             let batch: Vec<Entry> = rows
