@@ -110,7 +110,7 @@ class Load:
     """Some requests a second, so that there is traffic to judge."""
 
     def __init__(self, fleet):
-        self.fleet, self.bad, self.stopped = fleet, False, threading.Event()
+        self.fleet, self.stopped = fleet, threading.Event()
         self.tokens = {service: fleet.token(service) for service in ("svc-wallet", "ron-ledger")}
         self.thread = threading.Thread(target=self.run)
         self.thread.start()
@@ -129,10 +129,8 @@ class Load:
         body = {"to": "acct:drill", "asset": "ron", "amount_minor": "1"}
         self.fleet.ask("svc-wallet", "POST", "/v1/issue", self.tokens["svc-wallet"], body, {"Idempotency-Key": f"drill-{number}"})
 
-    def read(self, number):
-        # An entry that the ledger does not have yet, so that it answers 503.
-        query = "?min_seq=999999999" if self.bad else ""
-        self.fleet.ask("ron-ledger", "GET", f"/v1/ledger/entries{query}", self.tokens["ron-ledger"])
+    def read(self, _):
+        self.fleet.ask("ron-ledger", "GET", "/v1/ledger/entries", self.tokens["ron-ledger"])
 
     def stop(self):
         self.stopped.set()
@@ -288,7 +286,7 @@ def certificate(path, seconds):
     secret.chmod(0o600)
 
 
-def faults(fleet, load, root):
+def faults(fleet, root):
     """The faults: what is done, which service has it, by which word it is known, and what ends it."""
     stop = threading.Event()
 
@@ -352,7 +350,6 @@ def faults(fleet, load, root):
         {"name": "the wallet's certificate has expired", "cause": "svc-wallet", "word": "certificate", "alerts": {"RonCertificateEnds"}, "do": expire, "undo": renew},
         {"name": "a wrong policy is loaded", "cause": "svc-wallet", "word": "policy", "alerts": {"RonReloadRefused"}, "do": spoil, "undo": repair},
         {"name": "the key service is killed", "cause": "ron-kms", "alerts": down, "do": lambda: fleet.kill("ron-kms"), "undo": lambda: fleet.start("ron-kms")},
-        {"name": "half of the ledger's answers are 503", "cause": "ron-ledger", "word": "error", "alerts": {"RonServerErrors"}, "do": lambda: setattr(load, "bad", True), "undo": lambda: setattr(load, "bad", False)},
         {"name": "the issuer's clock jumps by two hours", "cause": "svc-passport", "word": "clock", "alerts": ready, "do": jump, "undo": lambda: fleet.restart("svc-passport"), "if": os.path.exists(FAKETIME) or "needs faketime"},
     ]
 
@@ -425,7 +422,7 @@ def drill(args, root):
         watch = Watch(fleet, prometheus)
         left = watch.calm(CALM)
         assert not any(left.values()), left
-        for fault in faults(fleet, load, root):
+        for fault in faults(fleet, root):
             if args.faults not in fault["name"]:
                 continue
             if isinstance(fault.get("if"), str):
