@@ -26,7 +26,7 @@ const PAGES: [(&str, &[&str]); 6] = [
         &["\"amount_minor\":\"250\"", "\"ron-receipt/v1\""],
     ),
     ("docs/api/svc-rewarder.md", &["storage", "\"epochs\""]),
-    ("docs/api/svc-admin.md", &["\"healthy\"", "checkpoint"]),
+    ("docs/api/svc-admin.md", &["\"healthy\"", "\"logs\""]),
 ];
 
 #[test]

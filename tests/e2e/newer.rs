@@ -217,7 +217,7 @@ const REFUSED: [(&str, &str, Raise, [&str; 4]); 14] = [
         "svc-admin",
         "svc-admin/data/admin.db",
         |f| sqlite(f, "PRAGMA user_version = 99"),
-        ["admin.db", "99", "up to 2", "newer program"],
+        ["admin.db", "99", "up to 3", "newer program"],
     ),
     (
         "ron",
