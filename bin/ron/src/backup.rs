@@ -29,11 +29,12 @@ use self::copy::Copier;
 use self::manifest::{Backups, Manifest};
 pub use self::recoveries::{Recoveries, Recovery};
 use crate::check;
+use crate::fleet;
 use crate::layout::{Layout, Place, make_dir};
 use crate::verifiers;
 
 /// Keys by which a service has its data in a database, which this does not copy.
-const ENGINES: [(&str, &str); 2] = [("log", "url"), ("records", "url")];
+const ENGINES: [&str; 2] = ["log.url", "records.url"];
 
 /// Back up the data of all services, which may be running, and verify the copy.
 ///
@@ -99,24 +100,14 @@ pub fn run(args: &BackupArgs) -> Result<(), String> {
 
 fn refuse_engines(layout: &Layout) -> Result<(), String> {
     for service in NAMES {
-        let file = layout.config(service);
-        let text = std::fs::read_to_string(&file);
-        let text = text.map_err(|e| format!("cannot read {}: {e}", file.display()))?;
-        let doc: toml_edit::DocumentMut = text
-            .parse()
-            .map_err(|e| format!("{}: {e}", file.display()))?;
-        for (table, key) in ENGINES {
-            let value = doc.get(table).and_then(|table| table.get(key));
-            if value
-                .and_then(toml_edit::Item::as_str)
-                .is_some_and(|url| !url.is_empty())
-            {
-                return Err(format!(
-                    "{service} has data in a database ({table}.{key} in {}): back it up with the tools of the database, \
-                     and the files of this directory beside it (docs/two-hosts.md)",
-                    file.display()
-                ));
-            }
+        let config = fleet::load(layout, service, &[])?;
+        let mut keys = ENGINES.into_iter();
+        if let Some(key) = keys.find(|key| fleet::names(&config, key)) {
+            return Err(format!(
+                "{service} has data in a database ({key} in {}): back it up with the tools of the database, \
+                 and the files of this directory beside it (docs/two-hosts.md)",
+                layout.config(service).display()
+            ));
         }
     }
     Ok(())

@@ -17,7 +17,7 @@ use ron_kernel::{
     Deadline, GuardedClock, Net as _, OsNet, OsRandom, Registry, ServiceScope, Shutdown,
     ShutdownTrigger,
 };
-use ron_service::config::BaseUrl;
+use ron_service::config::{BaseUrl, Value};
 use ron_service::records::Postgres;
 use ron_service::{Config, ConfigProblem, Descriptor, Parts, Running, Table};
 
@@ -407,6 +407,14 @@ pub fn load_file(name: &str, file: &Path) -> Result<Config, String> {
 pub fn load_text(name: &str, file: &Path, text: &str) -> Result<Config, String> {
     let env = |key: &str| std::env::var(key).ok();
     Config::load(table(name)?, Some((file, text)), &env, &[]).map_err(lines)
+}
+
+/// Whether a configuration gives a text for a key, as `log.url` where a log is in a database.
+pub fn names(config: &Config, key: &str) -> bool {
+    let mut values = config.values();
+    values.any(|(known, value)| {
+        known == key && matches!(value, Value::Text(text) if !text.is_empty())
+    })
 }
 
 /// The configuration of a service: its file, the environment, then `flags`. If `flags` are given,

@@ -3,8 +3,6 @@
 use clap::{Args, Subcommand};
 use ron_proto::Timestamp;
 use ron_proto::status::{EngineDoc, LogNodeDoc};
-use ron_service::Config;
-use ron_service::config::Value;
 use serde::Serialize;
 
 use crate::fleet;
@@ -107,13 +105,7 @@ fn ask(places: &[Place]) -> Vec<NodeAnswer> {
 
 /// Whether the configuration names no database; not of one that cannot be read.
 fn is_in_files(layout: &Layout, name: &str) -> bool {
-    let named = |config: Config| {
-        let mut values = config.values();
-        values.any(|(key, value)| {
-            key == "log.url" && matches!(value, Value::Text(url) if !url.is_empty())
-        })
-    };
-    fleet::load(layout, name, &[]).is_ok_and(|config| !named(config))
+    fleet::load(layout, name, &[]).is_ok_and(|config| !fleet::names(&config, "log.url"))
 }
 
 fn answer(Answer { at, reply }: Answer) -> NodeAnswer {

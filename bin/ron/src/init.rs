@@ -29,8 +29,8 @@ use ron_services::NAMES;
 
 use crate::fleet;
 use crate::layout::{
-    BASE_PORT, Bootstrap, ClientFile, Layout, api_port, base_port, make_dir, read_json,
-    write_atomic, write_json,
+    BASE_PORT, Bootstrap, ClientFile, Layout, api_port, base_port, make_dir, read_format,
+    read_json, write_atomic, write_json,
 };
 use crate::net;
 use crate::{change, verifiers};
@@ -226,14 +226,8 @@ pub fn ensure(layout: &Layout, wanted: &Wanted) -> Result<bool, String> {
         return Err(why);
     }
     if layout.bootstrap().exists() {
-        let known: Bootstrap = read_json(&layout.bootstrap())?;
-        if known.format != FORMAT {
-            return Err(format!(
-                "{} is of format {}, this program knows {FORMAT}; use a newer program",
-                layout.bootstrap().display(),
-                known.format
-            ));
-        }
+        let format = |known: &Bootstrap| known.format;
+        let known = read_format(&layout.bootstrap(), FORMAT, format)?;
         let other = wanted.issuer.as_ref();
         if let Some(other) = other.filter(|other| **other != known.issuer) {
             return Err(format!(

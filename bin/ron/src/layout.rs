@@ -249,6 +249,22 @@ pub fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, Strin
     ron_proto::strict::from_slice(&bytes).map_err(|e| format!("{}: {e}", path.display()))
 }
 
+/// Reads a JSON file of a numbered format, which must be the one that this program knows.
+pub fn read_format<T: serde::de::DeserializeOwned>(
+    path: &Path,
+    known: u32,
+    format: impl FnOnce(&T) -> u32,
+) -> Result<T, String> {
+    let read = read_json(path)?;
+    match format(&read) {
+        found if found == known => Ok(read),
+        found => Err(format!(
+            "{} is of format {found}, this program knows {known}; use a newer program",
+            path.display()
+        )),
+    }
+}
+
 /// The user id of a file's owner.
 pub fn owner(path: &Path) -> Result<u32, String> {
     use std::os::unix::fs::MetadataExt as _;

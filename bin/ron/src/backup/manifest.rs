@@ -11,7 +11,7 @@ use ron_files::{Disk as _, DiskLock, OsDisk};
 use ron_proto::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::layout::{read_json, write_json};
+use crate::layout::{read_format, write_json};
 
 /// Format of `backup.json`.
 const FORMAT: u32 = 1;
@@ -60,16 +60,7 @@ impl Manifest {
     }
 
     pub fn read(backup: &Path) -> Result<Self, String> {
-        let path = backup.join(NAME);
-        let read: Self = read_json(&path)?;
-        if read.format != FORMAT {
-            return Err(format!(
-                "{} is of format {}, this program knows {FORMAT}; use a newer program",
-                path.display(),
-                read.format
-            ));
-        }
-        Ok(read)
+        read_format(&backup.join(NAME), FORMAT, |read: &Self| read.format)
     }
 
     /// Compares every file of a backup with its hash.

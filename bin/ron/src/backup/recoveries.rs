@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use ron_proto::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::layout::{Layout, read_json, write_json};
+use crate::layout::{Layout, read_format, write_json};
 
 /// Format of the file.
 const FORMAT: u32 = 1;
@@ -57,15 +57,7 @@ impl Recoveries {
                 recoveries: Vec::new(),
             });
         }
-        let read: Self = read_json(&path)?;
-        if read.format != FORMAT {
-            return Err(format!(
-                "{} is of format {}, this program knows {FORMAT}; use a newer program",
-                path.display(),
-                read.format
-            ));
-        }
-        Ok(read)
+        read_format(&path, FORMAT, |read: &Self| read.format)
     }
 
     pub fn write(&self, layout: &Layout) -> Result<(), String> {
