@@ -76,7 +76,7 @@ impl Restored<'_> {
             journal.accept_losses().map_err(|e| e.to_string())?;
         }
         let recovered = Recovered {
-            vkey: store.log().chain()?.newest().clone(),
+            vkey: store.log().verifier()?,
             before,
             kept_in,
             closed,

@@ -181,7 +181,7 @@ impl Engine {
         let (replay, mut journal) = if store.is_shared() {
             (Replay::in_engine(), None)
         } else {
-            let (replay, journal) = replay(&settings, &metrics, &store, &top)?;
+            let (replay, journal) = open_journal(&settings, &metrics, &store, &top)?;
             (replay, Some(journal))
         };
         // Advances the TPM's counter before the start leaf is written.
@@ -412,21 +412,23 @@ fn log_host(opened: &OpenedLog, keys: &KeyView, cosigned: &CosignedView) -> LogH
     }
 }
 
+/// Directory of the journal in the data directory.
+pub const JOURNAL: &str = "replay";
+
 /// Opens the journal of answers to operations with an `op_id`.
-fn replay(
+pub fn open_journal(
     settings: &Settings,
     metrics: &Metrics,
     store: &KeyStore,
     top: &Dir,
-) -> Result<(Arc<Replay>, Journal), EngineError> {
+) -> Result<(Arc<Replay>, Journal), FileError> {
     let bounds = Bounds {
         capacity: settings.keys.replay_capacity,
         bytes_max: settings.keys.replay_bytes.0,
         remembered: metrics.replay_remembered.clone(),
         forgotten: metrics.replay_forgotten.clone(),
     };
-    let dir = top.file("replay");
-    Ok(Replay::open(top.disk(), &dir, store.replay_key(), bounds)?)
+    Replay::open(top.disk(), &top.file(JOURNAL), store.replay_key(), bounds)
 }
 
 /// Builds the shared state and the queues between the threads.

@@ -38,17 +38,14 @@ use ron_tlog::append::Migrated;
 use crate::audit::DIR;
 use crate::engine::distrust::Distrust;
 use crate::engine::log::{anchors, examine};
-use crate::engine::store_settings;
+use crate::engine::{JOURNAL, open_journal, store_settings};
 use crate::kept_keys;
 use crate::metrics::Metrics;
-use crate::replay::{Answered, Bounds, Journal, Replay};
+use crate::replay::{Answered, Journal, Replay};
 use crate::settings::Settings;
 
 /// Directory of the audit log in the data directory.
 pub const LOG: &str = DIR;
-
-/// Directory of the remembered answers.
-const JOURNAL: &str = "replay";
 
 /// Ends the name of the schema that has the keys beside the logs.
 const KEYS_SCHEMA: &str = "_keys";
@@ -84,16 +81,8 @@ impl KeyService {
 
     /// The answers that are remembered in files.
     pub(crate) fn journal(&self, store: &KeyStore) -> Result<(Arc<Replay>, Journal), String> {
-        let keys = &self.settings.keys;
         let metrics = Metrics::new(&Registry::new("ron-kms"), "file");
-        let bounds = Bounds {
-            capacity: keys.replay_capacity,
-            bytes_max: keys.replay_bytes.0,
-            remembered: metrics.replay_remembered,
-            forgotten: metrics.replay_forgotten,
-        };
-        let dir = self.data.join(JOURNAL);
-        let opened = Replay::open(dir.disk(), dir.path(), store.replay_key(), bounds);
+        let opened = open_journal(&self.settings, &metrics, store, &self.data);
         opened.map_err(|e| format!("the journal of answers: {e}"))
     }
 

@@ -14,7 +14,6 @@ use crate::audit::entry::{Entry, Items, NotDurable};
 use crate::audit::leaf::{Draft, Op};
 
 /// The logs of other nodes that this node's log names.
-#[derive(Default)]
 pub struct PeerLogs {
     /// By origin: the number of the newest key that was named.
     named: BTreeMap<String, u32>,
