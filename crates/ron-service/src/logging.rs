@@ -135,8 +135,15 @@ where
         event.record(&mut fields);
         let ts = Timestamp(SystemClock.unix_ms()).to_string();
         let level = *event.metadata().level();
-        for output in self.outputs.iter().filter(|output| output.takes(level)) {
-            let line = render(output.format, self.process, &ts, level, fields.clone());
+        let takes = |output: &&Output| output.takes(level);
+        let mut outputs = self.outputs.iter().filter(takes).peekable();
+        while let Some(output) = outputs.next() {
+            // Most processes have one output, which needs no copy.
+            let fields = match outputs.peek() {
+                Some(_) => fields.clone(),
+                None => std::mem::take(&mut fields),
+            };
+            let line = render(output.format, self.process, &ts, level, fields);
             (output.write)(line.as_bytes());
         }
     }
