@@ -3,6 +3,7 @@
 
 #![allow(clippy::disallowed_methods)] // a tool of developers is no part of a service: it takes processes and time as they come
 
+mod abreast;
 mod bench;
 mod bench_ledger;
 mod bench_reads;

@@ -4,11 +4,10 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-use std::num::NonZero;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
+use crate::abreast::abreast;
 use crate::cmd::Cmd;
 use crate::embedding;
 use crate::files;
@@ -232,30 +231,6 @@ impl Part {
     }
 }
 
-/// Does each piece of work, as many at a time as there are processors. The first failure ends it, once what runs has ended.
-pub(crate) fn abreast<T: Sync>(work: &[T], each: impl Fn(&T) -> Outcome + Sync) -> Outcome {
-    let workers = std::thread::available_parallelism().map_or(1, NonZero::get);
-    let next = AtomicUsize::new(0);
-    let work_on = || -> Outcome {
-        while let Some(piece) = work.get(next.fetch_add(1, Ordering::Relaxed)) {
-            each(piece).inspect_err(|_| next.store(work.len(), Ordering::Relaxed))?;
-        }
-        Ok(())
-    };
-    std::thread::scope(|scope| {
-        #[expect(
-            clippy::needless_collect,
-            reason = "all of them begin before one is waited for"
-        )]
-        let workers: Vec<_> = (0..workers).map(|_| scope.spawn(work_on)).collect();
-        let ends = workers.into_iter().map(|worker| match worker.join() {
-            Ok(end) => end,
-            Err(panic) => std::panic::resume_unwind(panic),
-        });
-        ends.collect()
-    })
-}
-
 /// Fails unless the model, run by `program`, catches the mutant.
 pub(crate) fn catches(checker: &str, program: Cmd, mutant: &str, model: &str) -> Outcome {
     let run = program
@@ -322,22 +297,6 @@ mod tests {
                 assert!(names.contains(*name), "no source has `{name}` of {model}");
             }
         }
-    }
-
-    #[test]
-    fn work_is_done_abreast_until_one_piece_fails() {
-        let done = AtomicUsize::new(0);
-        let add = |piece: &usize| {
-            done.fetch_add(*piece, Ordering::Relaxed);
-            Ok(())
-        };
-        abreast(&[1, 2, 4, 8, 16], add).unwrap();
-        assert_eq!(done.load(Ordering::Relaxed), 31);
-        let fails = |piece: &usize| match piece {
-            0 => Err(Failure("the first".to_owned())),
-            _ => Ok(()),
-        };
-        assert!(abreast(&[0, 1, 2], fails).is_err());
     }
 
     #[test]

@@ -6,11 +6,10 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use crate::abreast::abreast;
 use crate::cmd::Cmd;
 use crate::files;
-use crate::loom::{
-    KERNEL, MODELS_SECONDS, MUTANT_SECONDS, Part, abreast, all_names, catches, checked,
-};
+use crate::loom::{KERNEL, MODELS_SECONDS, MUTANT_SECONDS, Part, all_names, catches, checked};
 use crate::task::{Args, Failure, Outcome};
 
 /// Seeds within which a mutant must be found.

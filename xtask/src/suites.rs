@@ -6,9 +6,9 @@ use std::time::Instant;
 
 use serde_json::Value;
 
+use crate::abreast::abreast;
 use crate::cmd::Cmd;
 use crate::files;
-use crate::loom::abreast;
 use crate::task::{Args, Failure, Outcome};
 
 /// The package whose tests wait.
