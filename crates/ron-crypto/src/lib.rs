@@ -1,7 +1,7 @@
 //! Cryptographic primitives behind one interface, and memory for secrets.
 //!
 //! The primitives are libraries: hashes, MACs, key derivation, AEAD, key agreement and signing are
-//! aws-lc-rs, strict Ed25519 verification is ed25519-dalek, BLAKE3 and Argon2id are their own
+//! aws-lc-rs (strict Ed25519 verification with checks before it), BLAKE3 and Argon2id are their own
 //! crates. Composed here from those: HPKE with the X-Wing combiner (`hpke.rs`) and the key blob
 //! (`keyblob.rs`).
 //!

@@ -1,7 +1,6 @@
 //! Ed25519 signatures.
 
-use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair};
-use ed25519_dalek::{Signature, VerifyingKey};
+use aws_lc_rs::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
 
 use crate::secret::Secret32;
 use ron_kernel::Random;
@@ -80,14 +79,30 @@ impl std::fmt::Debug for Ed25519Key {
 /// group order.
 #[must_use]
 pub fn verify_ed25519_strict(public: &[u8; 32], message: &[u8], signature: &[u8; 64]) -> bool {
-    if !canonical_y(public) {
-        return false;
-    }
-    let Ok(key) = VerifyingKey::from_bytes(public) else {
-        return false;
-    };
-    key.verify_strict(message, &Signature::from_bytes(signature))
-        .is_ok()
+    let (r, _s) = signature.split_first_chunk().expect("64 bytes");
+    // The library refuses an `s` that is too large, and compares `R` with the canonical encoding of the point it must be.
+    canonical_y(public)
+        && !small_order(public)
+        && !small_order(r)
+        && UnparsedPublicKey::new(&ED25519, public)
+            .verify(message, signature)
+            .is_ok()
+}
+
+/// Canonical y coordinates of the points whose order divides 8, least significant byte first.
+const SMALL_ORDER: [[u8; 32]; 5] = [
+    *b"\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00",
+    *b"\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00",
+    *b"\xec\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x7f",
+    *b"\x26\xe8\x95\x8f\xc2\xb2\x27\xb0\x45\xc3\xf4\x89\xf2\xef\x98\xf0\xd5\xdf\xac\x05\xd3\xc6\x33\x39\xb1\x38\x02\x88\x6d\x53\xfc\x05",
+    *b"\xc7\x17\x6a\x70\x3d\x4d\xd8\x4f\xba\x3c\x0b\x76\x0d\x10\x67\x0f\x2a\x20\x53\xfa\x2c\x39\xcc\xc6\x4e\xc7\xfd\x77\x92\xac\x03\x7a",
+];
+
+/// True for an encoded point, whatever its sign, under which signatures verify that no key holder made.
+fn small_order(point: &[u8; 32]) -> bool {
+    let mut y = *point;
+    y[31] &= 0x7f;
+    SMALL_ORDER.contains(&y)
 }
 
 /// True when the encoded y coordinate is below the field's prime 2^255 - 19. A decoder reduces
@@ -101,7 +116,13 @@ fn canonical_y(public: &[u8; 32]) -> bool {
 mod tests {
     use proptest::prelude::*;
 
+    use curve25519_dalek::constants::EIGHT_TORSION;
+    use curve25519_dalek::edwards::EdwardsPoint;
+    use curve25519_dalek::scalar::{Scalar, clamp_integer};
+    use ed25519_dalek::{Signature, Verifier, VerifyingKey};
+
     use super::*;
+    use crate::hash::sha512;
     use ron_kernel::{OsRandom, SeededRandom};
 
     fn bytes<const N: usize>(text: &str) -> [u8; N] {
@@ -159,21 +180,25 @@ mod tests {
             "26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc85",
             "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a",
             "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac03fa",
+            // 0 and 1 again, as p and p + 1.
+            "edffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
+            "eeffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
         ];
         let mut accepted_by_the_loose_rule = 0;
         for public in small_order {
-            // R is the identity and s is zero: true for A of order 1, and for the others
-            // whenever the hash is a multiple of the order.
-            let mut signature = [0; 64];
-            signature[0] = 1;
-            for message in 0..64_u8 {
+            // R is s times the base point: true for A of order 1, and for the others whenever the hash is a multiple of
+            // the order. R is the identity for s = 0, and a point of large order for s = 1.
+            for (s, message) in (0..2).flat_map(|s| (0..64_u8).map(move |message| (s, message))) {
+                let mut signature = [0; 64];
+                signature[32] = s;
+                let r = EdwardsPoint::mul_base(&Scalar::from(s)).compress();
+                signature[..32].copy_from_slice(r.as_bytes());
                 assert!(!verify_ed25519_strict(
                     &bytes(public),
                     &[message],
                     &signature
                 ));
                 let loose = VerifyingKey::from_bytes(&bytes(public)).is_ok_and(|key| {
-                    use ed25519_dalek::Verifier;
                     key.verify(&[message], &Signature::from_bytes(&signature))
                         .is_ok()
                 });
@@ -184,6 +209,66 @@ mod tests {
             accepted_by_the_loose_rule > 0,
             "the test must show a case that the rule prevents"
         );
+    }
+
+    /// The number that the equation multiplies the public key by.
+    fn challenge(r: &[u8; 32], public: &[u8; 32], message: &[u8]) -> Scalar {
+        Scalar::from_bytes_mod_order_wide(&sha512(&[r.as_slice(), public, message].concat()))
+    }
+
+    /// The number behind the public key of a seed.
+    fn secret_scalar(seed: &[u8; 32]) -> Scalar {
+        let hash = sha512(seed);
+        let (low, _) = hash.split_first_chunk().expect("64 bytes");
+        Scalar::from_bytes_mod_order(clamp_integer(*low))
+    }
+
+    #[test]
+    fn a_small_order_r_is_refused_under_a_good_key() {
+        let seed = [7; 32];
+        let public = Ed25519Key::from_seed(&seed).public();
+        let identity = SMALL_ORDER[0];
+        let s = challenge(&identity, &public, b"message") * secret_scalar(&seed);
+        let signature: [u8; 64] = [identity, s.to_bytes()].concat().try_into().expect("64");
+        let key = VerifyingKey::from_bytes(&public).expect("a point");
+        let loose = key.verify(b"message", &Signature::from_bytes(&signature));
+        assert!(
+            loose.is_ok(),
+            "the test must show a case that the rule prevents"
+        );
+        assert!(!verify_ed25519_strict(&public, b"message", &signature));
+    }
+
+    /// The rule multiplies nothing by the cofactor: under a key with a part of small order, some messages verify.
+    #[test]
+    fn keys_of_mixed_order_verify_as_another_strict_verifier_says() {
+        let seed = [7; 32];
+        let secret = secret_scalar(&seed);
+        let mut accepted = 0;
+        for torsion in EIGHT_TORSION {
+            let point = EdwardsPoint::mul_base(&secret) + torsion;
+            let public = point.compress().to_bytes();
+            for message in 0..32_u8 {
+                let nonce = Scalar::from(u64::from(message) + 1);
+                let r = EdwardsPoint::mul_base(&nonce).compress().to_bytes();
+                let s = nonce + challenge(&r, &public, &[message]) * secret;
+                let signature: [u8; 64] = [r, s.to_bytes()].concat().try_into().expect("64");
+                let key = VerifyingKey::from_bytes(&public).expect("a point");
+                let expected = key.verify_strict(&[message], &Signature::from_bytes(&signature));
+                let found = verify_ed25519_strict(&public, &[message], &signature);
+                assert_eq!(found, expected.is_ok(), "{torsion:?} {message}");
+                accepted += usize::from(found);
+            }
+        }
+        assert!((33..8 * 32).contains(&accepted), "{accepted}");
+    }
+
+    #[test]
+    fn the_small_orders_are_those_of_the_curve() {
+        for torsion in EIGHT_TORSION {
+            assert!(small_order(&torsion.compress().to_bytes()));
+        }
+        assert!(!small_order(&Ed25519Key::from_seed(&[7; 32]).public()));
     }
 
     #[test]
