@@ -1,6 +1,7 @@
 //! The one table of the service's own metrics (the chassis adds the common ones).
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ron_custody::backend::DeviceMetrics;
@@ -32,8 +33,7 @@ const REMEMBERED: &str = "Signatures and envelope operations remembered by op_id
 const FORGOTTEN: &str =
     "Operations forgotten by op_id before 24 hours: raise replay.capacity or replay.bytes_max.";
 
-/// Handles of all metrics; cloning shares them.
-#[derive(Clone)]
+/// Handles of all metrics.
 pub struct Metrics {
     /// Operations by `op`, `alg`, `result`.
     pub ops: CounterVec,
@@ -77,7 +77,6 @@ pub struct Metrics {
 }
 
 /// Metrics from which an auditor sees that leaves and signatures match.
-#[derive(Clone)]
 pub struct Evidence {
     /// Signatures made by a backend; each has its leaf.
     pub signatures_made: Counter,
@@ -124,7 +123,7 @@ fn attest(r: &Registry) -> ClosedCounter {
 
 impl Metrics {
     /// Registers everything with `r`.
-    pub fn new(r: &Registry, backend: &str) -> Self {
+    pub fn new(r: &Registry, backend: &str) -> Arc<Self> {
         let io_errors = KernelMetrics::new(r).io_errors;
         io_errors.declare(["audit", "store"]);
         let metrics = Self {
@@ -186,7 +185,7 @@ impl Metrics {
             .sessions
             .with_label_values(&[backend, "open"])
             .set(1);
-        metrics
+        Arc::new(metrics)
     }
 
     /// Counts one operation. `result` is `ok` or a code of [`ron_custody::Why`].

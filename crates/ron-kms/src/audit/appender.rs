@@ -35,7 +35,7 @@ pub struct Appender {
     pub signal: Arc<Signal>,
     /// Where an overdue checkpoint is shown.
     pub ready: ReadyBoard,
-    pub metrics: Metrics,
+    pub metrics: Arc<Metrics>,
     /// Fired when the stop leaf is written.
     pub finished: ShutdownTrigger,
 }

@@ -173,7 +173,7 @@ pub struct CheckpointThread {
     pub health: AuditHealth,
     /// Where an overdue checkpoint is reported.
     pub ready: ReadyBoard,
-    pub metrics: Metrics,
+    pub metrics: Arc<Metrics>,
     /// Fired by the appender after the stop leaf.
     pub last_leaf: Shutdown,
     /// Wake-ups of the thread that requests cosignatures; `None` without a witness policy.

@@ -86,7 +86,7 @@ pub struct EngineAppenderParts {
     pub health: AuditHealth,
     /// Origin of the log, for receipts.
     pub origin: String,
-    pub metrics: Metrics,
+    pub metrics: Arc<Metrics>,
     /// Seals the answers that the engine keeps.
     pub answers: AnswerSealer,
     /// Notices writes of the counters that hang.

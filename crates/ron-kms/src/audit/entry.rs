@@ -152,7 +152,7 @@ pub struct Label {
 /// The start of a request, for the latency metrics.
 #[derive(Clone)]
 pub struct Timing {
-    pub metrics: Metrics,
+    pub metrics: Arc<Metrics>,
     /// When the request was parsed.
     pub since: Instant,
     /// The clock that `since` is from.

@@ -1,6 +1,8 @@
 //! Answers that wait for their proof (`Prefer: wait=N`). Their leaf is durable already; the answer leaves with the proof once a
 //! checkpoint (a cosigned one where witnesses are configured) covers the leaf, or without a proof when its time is up.
 
+use std::sync::Arc;
+
 use ron_http::{Responder, Response};
 use ron_kernel::{Deadline, Receiver, Recv, Sender, Shutdown, ThreadCtx};
 use ron_proto::kms::SignAnswer;
@@ -73,7 +75,7 @@ pub struct ProofThread {
     /// Whether a proof must end in a cosigned checkpoint.
     pub witnessed: bool,
     pub waiting: Vec<WaitingAnswer>,
-    pub metrics: Metrics,
+    pub metrics: Arc<Metrics>,
     /// Fired after the last checkpoint.
     pub last_checkpoint: Shutdown,
 }

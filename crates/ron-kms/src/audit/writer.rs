@@ -1,6 +1,7 @@
 //! The one writer of the log: turns drafts into leaves and makes a batch durable.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use ron_crypto::ct;
 use ron_crypto::hash::hmac_sha256;
@@ -141,7 +142,7 @@ pub struct LeafMaker {
     state_at: u64,
     state: Option<StateFile>,
     pub(super) clock: SharedClock,
-    metrics: Metrics,
+    metrics: Arc<Metrics>,
 }
 
 impl LeafMaker {
@@ -150,7 +151,7 @@ impl LeafMaker {
         counters: Counters,
         state: Option<StateFile>,
         clock: SharedClock,
-        metrics: Metrics,
+        metrics: Arc<Metrics>,
     ) -> Self {
         clock.resume_after(counters.last_ts);
         let state_at = counters.log_size;

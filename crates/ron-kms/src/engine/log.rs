@@ -1,6 +1,8 @@
 //! Opens the log at start and checks that it is complete and unchanged, and that it agrees with the key store,
 //! with the copies of its checkpoint and with its witnesses.
 
+use std::sync::Arc;
+
 use ron_custody::store::{KeyStore, LogIdentity};
 use ron_files::Dir;
 use ron_kernel::{Deadline, SharedClock, SharedRandom};
@@ -95,7 +97,7 @@ pub struct OpenWith<'a> {
     pub settings: &'a Settings,
     pub clock: SharedClock,
     pub random: &'a SharedRandom,
-    pub metrics: Metrics,
+    pub metrics: Arc<Metrics>,
     /// The witnesses, which remember earlier heads of this log.
     pub witnesses: Option<&'a mut Witnesses>,
     pub ring: &'a LogRing,

@@ -435,7 +435,7 @@ pub fn open_journal(
 fn assemble(
     in_force: InForce,
     parts: &EngineParts,
-    metrics: Metrics,
+    metrics: Arc<Metrics>,
     store: &KeyStore,
     (log, ring, replay): (Option<LogReader>, LogRing, Arc<Replay>),
 ) -> Result<(Arc<Kms>, Queues), EngineError> {

@@ -20,8 +20,8 @@ use crate::topology::FAIR_LOCK;
 const SHARE: usize = 8;
 /// Credit that a tenant gains per round, in Ed25519 signatures.
 const QUANTUM: u64 = 16;
-/// Jobs that cost more, in Ed25519 signatures, are long.
-const LONG: u64 = 64;
+/// Jobs that cost more, in Ed25519 signatures, are long: a short job may wait for one on every signer, some milliseconds.
+const LONG: u64 = 128;
 
 /// The right to take one job.
 #[derive(Debug)]

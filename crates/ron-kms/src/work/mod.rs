@@ -89,7 +89,7 @@ pub struct Kms {
     pub notes: SignedNotes,
     /// The keys that imported keys are wrapped to.
     pub wrapping: WrappingKeys,
-    pub metrics: Metrics,
+    pub metrics: Arc<Metrics>,
     pub clock: SharedClock,
     pub random: SharedRandom,
     /// Origin of the audit log.
