@@ -1,7 +1,8 @@
 //! What belongs together in the timeline: the node whose state explains that of another, and the incidents of nodes that were not
 //! well at the same time for one cause.
 //!
-//! A pure function of the lines, computed when lines are added and not when they are read.
+//! A pure function of the lines, computed when lines are added and not when they are read. What is added costs as much as itself:
+//! of the lines before it, those of the last seconds are looked at, and those of an incident that turns out to be one with another.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -26,37 +27,58 @@ const CALLS: [(&str, &[&str]); 4] = [
     ("ron-ledger", &["svc-passport"]),
 ];
 
-/// What is known of the lines beside their own content.
+/// What is known of the lines beside their own content. It goes on with lines that are added at the end; when lines go at the
+/// beginning, it is told anew by [`relate`].
 #[derive(Clone, Debug, Default)]
 pub struct Story {
-    /// One for each line.
-    pub relations: Vec<Relation>,
-    /// By the number of the first line.
-    pub incidents: BTreeMap<u64, Incident>,
-}
-
-/// What is known of one line.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Relation {
-    pub because: Option<String>,
-    /// Number of the incident.
-    pub incident: Option<u64>,
+    /// By line: the node that explains it.
+    because: Vec<Option<Arc<str>>>,
+    /// By line: its draft.
+    part_of: Vec<Option<usize>>,
+    /// Service and state of the nodes that are not well.
+    unwell: BTreeMap<Arc<str>, (Option<Arc<str>>, NodeState)>,
+    /// One that was merged into another has no lines.
+    drafts: Vec<Arc<Draft>>,
+    /// The last draft of each node.
+    last: BTreeMap<Arc<str>, usize>,
 }
 
 /// The story of the lines, which are oldest first.
 pub fn relate(lines: &VecDeque<Arc<Line>>) -> Story {
-    let mut relater = Relater {
-        lines,
-        because: vec![None; lines.len()],
-        part_of: vec![None; lines.len()],
-        unwell: BTreeMap::new(),
-        drafts: Vec::new(),
-        last: BTreeMap::new(),
-    };
-    for at in 0..lines.len() {
-        relater.take(at);
+    let mut story = Story::default();
+    story.extend(lines);
+    story
+}
+
+impl Story {
+    /// Goes on with the lines after those that the story is of already.
+    pub fn extend(&mut self, lines: &VecDeque<Arc<Line>>) {
+        let told = self.because.len();
+        self.because.resize(lines.len(), None);
+        self.part_of.resize(lines.len(), None);
+        let mut relater = Relater {
+            lines,
+            story: self,
+            touched: BTreeSet::new(),
+        };
+        for at in told..lines.len() {
+            relater.take(at);
+        }
+        for draft in std::mem::take(&mut relater.touched) {
+            let incident = relater.incident(draft);
+            relater.draft(draft).incident = incident;
+        }
     }
-    relater.story()
+
+    /// The node that explains the line at this place.
+    pub fn because(&self, at: usize) -> Option<&str> {
+        self.because[at].as_deref()
+    }
+
+    /// The incident that the line at this place belongs to.
+    pub fn incident(&self, at: usize) -> Option<&Incident> {
+        self.drafts[self.part_of[at]?].incident.as_ref()
+    }
 }
 
 /// Whether the state of a node of the service `cause` explains that of one of the service `effect`: it is called, and a degraded
@@ -74,33 +96,34 @@ fn is_bad(state: Option<NodeState>) -> Option<NodeState> {
     state.filter(|state| matches!(state, NodeState::Degraded | NodeState::Down))
 }
 
-/// An incident while its lines are read.
-#[derive(Default)]
-struct Draft<'a> {
-    lines: BTreeSet<usize>,
-    unwell: BTreeSet<&'a str>,
+/// An incident, to which lines may be added.
+#[derive(Clone, Debug, Default)]
+struct Draft {
+    first: usize,
+    /// Number of its lines.
+    lines: u64,
+    unwell: BTreeSet<Arc<str>>,
     until: Option<u64>,
+    /// In the order in which they were not well.
+    nodes: Vec<IncidentNode>,
+    /// As it is read.
+    incident: Option<Incident>,
 }
 
+/// Adds lines to a story.
 struct Relater<'a> {
     lines: &'a VecDeque<Arc<Line>>,
-    /// By line: the node that explains it.
-    because: Vec<Option<&'a str>>,
-    /// By line: its draft.
-    part_of: Vec<Option<usize>>,
-    /// Service and state of the nodes that are not well.
-    unwell: BTreeMap<&'a str, (Option<&'a str>, NodeState)>,
-    drafts: Vec<Draft<'a>>,
-    /// The last draft of each node.
-    last: BTreeMap<&'a str, usize>,
+    story: &'a mut Story,
+    /// Drafts whose incident is no longer what it was.
+    touched: BTreeSet<usize>,
 }
 
 impl Relater<'_> {
     fn take(&mut self, at: usize) {
         let line = &self.lines[at];
         let node = line.entry.node.as_str();
-        let current = self.last.get(node).copied();
-        let current = current.filter(|draft| self.drafts[*draft].unwell.contains(node));
+        let current = self.story.last.get(node).copied();
+        let current = current.filter(|draft| self.story.drafts[*draft].unwell.contains(node));
         if !line.is_by_console() {
             self.join(at, current);
             return;
@@ -113,9 +136,9 @@ impl Relater<'_> {
         self.join(at, current);
         // A node of which nothing is known is not known to be well again.
         if state != Some(NodeState::Unknown) {
-            self.unwell.remove(node);
+            self.story.unwell.remove(node);
             let now = self.at_ms(at);
-            if let Some(draft) = current.map(|draft| &mut self.drafts[draft]) {
+            if let Some(draft) = current.map(|draft| self.draft(draft)) {
                 draft.unwell.remove(node);
                 draft.until = Some(now).filter(|_| draft.unwell.is_empty());
             }
@@ -124,49 +147,58 @@ impl Relater<'_> {
 
     fn worsen(&mut self, at: usize, state: NodeState) {
         let (line, now) = (&self.lines[at], self.at_ms(at));
-        let (node, service) = (line.entry.node.as_str(), line.service.as_deref());
-        let others = self.unwell.iter().filter(|(other, _)| **other != node);
-        let causes = others.filter(|(_, cause)| explains(**cause, (service, state)));
+        let service = line.service.as_deref();
+        let node: Arc<str> = line.entry.node.as_str().into();
+        let others = self.story.unwell.iter();
+        let others = others.filter(|(other, _)| **other != node);
+        let causes = others
+            .filter(|(_, (called, cause))| explains((called.as_deref(), *cause), (service, state)));
         let cause = causes.max_by_key(|(_, (_, state))| *state);
-        let cause = cause.map(|(node, _)| *node);
-        self.because[at] = cause;
-        let mut together = self.explain_recent(at, state);
-        together.extend(cause.and_then(|node| self.last.get(node)));
+        let cause = cause.map(|(node, _)| node.clone());
+        let mut together = self.explain_recent(at, &node, state);
+        let mut gather = !together.is_empty();
+        together.extend(cause.as_ref().and_then(|node| self.story.last.get(node)));
         let goes_on = |draft: &usize| {
-            let until = self.drafts[*draft].until;
+            let until = self.story.drafts[*draft].until;
             until.is_none_or(|until| now.saturating_sub(until) <= AGAIN_MS)
         };
-        together.extend(self.last.get(node).copied().filter(goes_on));
+        let own = self.story.last.get(&node).copied();
+        together.extend(own.filter(goes_on));
+        gather |= together.len() > 1;
         let home = self.merged(together);
-        let draft = &mut self.drafts[home];
+        self.story.because[at] = cause;
+        let draft = self.draft(home);
         draft.until = None;
-        let is_new = draft.unwell.insert(node);
-        self.last.insert(node, home);
-        self.unwell.insert(node, (service, state));
+        let is_new = draft.unwell.insert(node.clone());
+        self.story.last.insert(node.clone(), home);
+        let state = (service.map(Arc::from), state);
+        self.story.unwell.insert(node, state);
         self.join(at, Some(home));
         if is_new {
             self.join_warnings(at, home);
         }
+        if gather {
+            self.gather(home);
+        }
     }
 
     /// Puts states shortly before this one down to it; returns the drafts that they are in.
-    fn explain_recent(&mut self, at: usize, state: NodeState) -> BTreeSet<usize> {
-        let line = &self.lines[at];
-        let (node, service) = (line.entry.node.as_str(), line.service.as_deref());
+    fn explain_recent(&mut self, at: usize, node: &Arc<str>, state: NodeState) -> BTreeSet<usize> {
+        let service = self.lines[at].service.as_deref();
         let mut found = BTreeSet::new();
         for before in self.recent(at) {
             let other = &self.lines[before];
             let Some(effect) = is_bad(other.state()) else {
                 continue;
             };
-            let is_worse = self.because[before].is_none_or(|known| {
-                let known = self.unwell.get(known);
+            let is_worse = self.story.because[before].as_ref().is_none_or(|known| {
+                let known = self.story.unwell.get(known);
                 known.is_some_and(|(_, known)| state > *known)
             });
             let effect = (other.service.as_deref(), effect);
-            if other.entry.node != node && is_worse && explains((service, state), effect) {
-                self.because[before] = Some(node);
-                found.extend(self.part_of[before]);
+            if *other.entry.node != **node && is_worse && explains((service, state), effect) {
+                self.story.because[before] = Some(node.clone());
+                found.extend(self.story.part_of[before]);
             }
         }
         found
@@ -183,31 +215,37 @@ impl Relater<'_> {
     fn merged(&mut self, drafts: BTreeSet<usize>) -> usize {
         let mut drafts = drafts.into_iter();
         let Some(home) = drafts.next() else {
-            self.drafts.push(Draft::default());
-            return self.drafts.len() - 1;
+            self.story.drafts.push(Arc::default());
+            return self.story.drafts.len() - 1;
         };
-        for other in drafts {
-            let other = std::mem::take(&mut self.drafts[other]);
-            for line in &other.lines {
-                self.part_of[*line] = Some(home);
-            }
-            for draft in self.last.values_mut() {
-                if self.drafts[*draft].lines.is_empty() {
-                    *draft = home;
-                }
-            }
-            let home = &mut self.drafts[home];
-            home.lines.extend(other.lines);
+        for from in drafts {
+            let other = std::mem::take(self.draft(from));
+            let places = self.story.part_of[other.first..].iter_mut();
+            let places = places.flatten().chain(self.story.last.values_mut());
+            places
+                .filter(|draft| **draft == from)
+                .for_each(|draft| *draft = home);
+            let home = self.draft(home);
+            home.first = home.first.min(other.first);
+            home.lines += other.lines;
             home.unwell.extend(other.unwell);
         }
         home
     }
 
     fn join(&mut self, at: usize, draft: Option<usize>) {
-        if let Some(draft) = draft {
-            self.part_of[at] = Some(draft);
-            self.drafts[draft].lines.insert(at);
-        }
+        let Some(place) = draft else { return };
+        self.story.part_of[at] = draft;
+        let because = self.story.because[at].clone();
+        let line = &self.lines[at];
+        let draft = self.draft(place);
+        draft.first = if draft.lines == 0 {
+            at
+        } else {
+            draft.first.min(at)
+        };
+        draft.lines += 1;
+        note(&mut draft.nodes, line, because.as_deref());
     }
 
     /// What a node has said shortly before it was seen to be unwell belongs to that.
@@ -215,43 +253,36 @@ impl Relater<'_> {
         for before in self.recent(at) {
             let entry = &self.lines[before].entry;
             let said = entry.node == self.lines[at].entry.node && entry.severity >= Severity::Warn;
-            if said && self.part_of[before].is_none() {
+            if said && self.story.part_of[before].is_none() {
                 self.join(before, Some(draft));
             }
         }
+    }
+
+    /// Reads the nodes of a draft anew, because lines in the midst of it are new or have another cause.
+    fn gather(&mut self, draft: usize) {
+        let mut nodes = Vec::new();
+        for at in self.story.drafts[draft].first..self.lines.len() {
+            if self.story.part_of[at] == Some(draft) {
+                note(&mut nodes, &self.lines[at], self.story.because(at));
+            }
+        }
+        self.draft(draft).nodes = nodes;
+    }
+
+    /// A draft that is going to be changed.
+    fn draft(&mut self, at: usize) -> &mut Draft {
+        self.touched.insert(at);
+        Arc::make_mut(&mut self.story.drafts[at])
     }
 
     fn at_ms(&self, at: usize) -> u64 {
         self.lines[at].entry.at.unix_ms()
     }
 
-    fn story(self) -> Story {
-        let drafts = self.drafts.iter();
-        let incidents: Vec<Option<Incident>> = drafts.map(|draft| self.incident(draft)).collect();
-        let relations = self.because.iter().zip(&self.part_of);
-        let relations = relations.map(|(because, draft)| Relation {
-            because: because.map(str::to_owned),
-            incident: draft.and_then(|draft| Some(incidents[draft].as_ref()?.id)),
-        });
-        Story {
-            relations: relations.collect(),
-            incidents: incidents
-                .into_iter()
-                .flatten()
-                .map(|incident| (incident.id, incident))
-                .collect(),
-        }
-    }
-
-    fn incident(&self, draft: &Draft<'_>) -> Option<Incident> {
-        let first = &self.lines[*draft.lines.first()?].entry;
-        let mut nodes: Vec<IncidentNode> = Vec::new();
-        for at in &draft.lines {
-            let line = &self.lines[*at];
-            if line.is_by_console() {
-                self.note(&mut nodes, *at);
-            }
-        }
+    fn incident(&self, draft: usize) -> Option<Incident> {
+        let draft = &self.story.drafts[draft];
+        let mut nodes = draft.nodes.clone();
         let blamed = |node: &IncidentNode| {
             let by = nodes
                 .iter()
@@ -264,41 +295,44 @@ impl Relater<'_> {
             nodes[..=cause].rotate_right(1);
         }
         Some(Incident {
-            id: first.seq,
+            id: self.lines[draft.first].entry.seq,
             since: nodes.iter().map(|node| node.since).min()?,
             until: draft.until.map(Timestamp),
             nodes,
-            lines: draft.lines.len() as u64,
+            lines: draft.lines,
         })
     }
+}
 
-    /// Adds a state to the nodes of its incident.
-    fn note(&self, nodes: &mut Vec<IncidentNode>, at: usize) {
-        let (line, entry) = (&self.lines[at], &self.lines[at].entry);
-        let known = nodes.iter_mut().find(|known| known.node == entry.node);
-        match (is_bad(line.state()), known) {
-            (Some(state), None) => nodes.push(IncidentNode {
-                node: entry.node.clone(),
-                worst: state,
-                detail: entry.detail.clone(),
-                because: self.because[at].map(str::to_owned),
-                since: entry.at,
-                until: None,
-            }),
-            (Some(state), Some(known)) => {
-                if state > known.worst {
-                    known.worst = state;
-                    known.detail.clone_from(&entry.detail);
-                }
-                let because = self.because[at].map(str::to_owned);
-                known.because = known.because.take().or(because);
-                known.until = None;
+/// Adds a state to the nodes of its incident.
+fn note(nodes: &mut Vec<IncidentNode>, line: &Line, because: Option<&str>) {
+    if !line.is_by_console() {
+        return;
+    }
+    let entry = &line.entry;
+    let known = nodes.iter_mut().find(|known| known.node == entry.node);
+    match (is_bad(line.state()), known) {
+        (Some(state), None) => nodes.push(IncidentNode {
+            node: entry.node.clone(),
+            worst: state,
+            detail: entry.detail.clone(),
+            because: because.map(str::to_owned),
+            since: entry.at,
+            until: None,
+        }),
+        (Some(state), Some(known)) => {
+            if state > known.worst {
+                known.worst = state;
+                known.detail.clone_from(&entry.detail);
             }
-            (None, Some(known)) if line.state() != Some(NodeState::Unknown) => {
-                known.until = Some(entry.at);
-            }
-            (None, _) => {}
+            let because = because.map(str::to_owned);
+            known.because = known.because.take().or(because);
+            known.until = None;
         }
+        (None, Some(known)) if line.state() != Some(NodeState::Unknown) => {
+            known.until = Some(entry.at);
+        }
+        (None, _) => {}
     }
 }
 

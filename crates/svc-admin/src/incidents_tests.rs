@@ -1,7 +1,11 @@
 //! Causes and incidents of small fleets.
 
+#[path = "incidents_model.rs"]
+mod model;
+
 use super::*;
 use NodeState::{Degraded, Down, Healthy, Unknown};
+use proptest::prelude::*;
 use ron_proto::events::{EventKind, ServiceEvent};
 
 /// Second, service and state; the node is named after the service.
@@ -24,8 +28,21 @@ fn number(mut lines: Vec<Line>) -> VecDeque<Arc<Line>> {
 }
 
 fn because(said: &[Report<'_>]) -> Vec<Option<String>> {
-    let relations = relate(&lines(said)).relations.into_iter();
-    relations.map(|of_line| of_line.because).collect()
+    let story = relate(&lines(said));
+    let causes = (0..said.len()).map(|at| story.because(at).map(str::to_owned));
+    causes.collect()
+}
+
+/// The incidents by number.
+fn by_number(story: &Story) -> BTreeMap<u64, Incident> {
+    let each = (0..story.part_of.len()).filter_map(|at| story.incident(at));
+    each.map(|incident| (incident.id, incident.clone()))
+        .collect()
+}
+
+fn numbers(story: &Story) -> Vec<Option<u64>> {
+    let each = (0..story.part_of.len()).map(|at| story.incident(at));
+    each.map(|incident| Some(incident?.id)).collect()
 }
 
 /// Number, seconds from and to, nodes, lines.
@@ -33,8 +50,7 @@ type Summary = (u64, u64, Option<u64>, Vec<String>, u64);
 
 fn incidents(lines: &VecDeque<Arc<Line>>) -> Vec<Summary> {
     let seconds = |at: Timestamp| at.unix_ms() / 1_000;
-    let story = relate(lines);
-    let seen = story.incidents.into_values().map(|incident| {
+    let seen = by_number(&relate(lines)).into_values().map(|incident| {
         let nodes = incident.nodes.into_iter().map(|node| node.node);
         (
             incident.id,
@@ -113,20 +129,16 @@ fn an_outage_over_several_services_is_one_incident_with_its_cause_first() {
     let nodes = names(&["ron-ledger", "svc-wallet", "svc-rewarder"]);
     assert_eq!(incidents(&all), [(1, 10, Some(90), nodes, 7)]);
     let story = relate(&all);
-    let [ledger, wallet, _] = &story.incidents[&1].nodes[..] else {
-        panic!("{:?}", story.incidents);
+    let found = by_number(&story);
+    let [ledger, wallet, _] = &found[&1].nodes[..] else {
+        panic!("{found:?}");
     };
     assert_eq!(ledger.worst, Down);
     assert_eq!(ledger.detail.as_deref(), Some("ron-ledger is down"));
     assert_eq!(ledger.because, None);
     assert_eq!(wallet.because.as_deref(), Some("the-ron-ledger"));
     assert_eq!(wallet.until, Some(Timestamp(44_000)));
-    assert!(
-        story
-            .relations
-            .iter()
-            .all(|of_line| of_line.incident == Some(1))
-    );
+    assert_eq!(numbers(&story), [Some(1); 7]);
 }
 
 #[test]
@@ -202,12 +214,8 @@ fn events_of_a_node_belong_to_its_incident_and_a_removed_node_ends_it() {
         Line::of_removal("a", Timestamp(40_000)),
         event(41, "a", Severity::Error),
     ]);
-    let story = relate(&all);
-    let part: Vec<bool> = story
-        .relations
-        .iter()
-        .map(|t| t.incident == Some(3))
-        .collect();
+    let part = numbers(&relate(&all));
+    let part: Vec<bool> = part.iter().map(|number| *number == Some(3)).collect();
     assert_eq!(
         part,
         [false, false, true, false, true, true, false, true, false]
@@ -216,4 +224,79 @@ fn events_of_a_node_belong_to_its_incident_and_a_removed_node_ends_it() {
         incidents(&all),
         [(3, 20, Some(40), vec!["a".to_owned()], 4)]
     );
+}
+
+/// A line of one of five nodes, some milliseconds after the one before, or before it: clocks of nodes differ.
+fn any_line() -> impl Strategy<Value = (i64, Line)> {
+    let node = prop::sample::select(vec![
+        ("w", "svc-wallet"),
+        ("r", "svc-rewarder"),
+        ("l", "ron-ledger"),
+        ("k", "ron-kms"),
+        ("p", "svc-passport"),
+    ]);
+    let after = prop_oneof![4 => 0..9_000_i64, 2 => 9_000..20_000_i64, 1 => 50_000..90_000_i64, 1 => -3_000..0_i64];
+    let state = prop::sample::select(vec![
+        Some(Down),
+        Some(Degraded),
+        Some(Healthy),
+        Some(Unknown),
+        None,
+    ]);
+    let severity = prop::sample::select(vec![Severity::Info, Severity::Warn, Severity::Error]);
+    let line = (node, state, severity, any::<bool>(), 0..3_u8);
+    (after, line).prop_map(
+        |(after, ((node, service), state, severity, is_event, detail))| {
+            let at = Timestamp(0);
+            let service = Some(service.to_owned());
+            let line = match state {
+                _ if is_event => {
+                    let event = ServiceEvent {
+                        seq: 1,
+                        boot: "b".to_owned(),
+                        at,
+                        kind: EventKind::NotReady,
+                        severity,
+                        reason: None,
+                        number: None,
+                    };
+                    Line::of_event(node, service, event)
+                }
+                Some(state) => {
+                    Line::of_state(node, service, at, state, &format!("reason {detail}"))
+                }
+                None => Line::of_removal(node, at),
+            };
+            (after, line)
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    #[test]
+    fn a_story_that_goes_on_is_that_of_all_lines(
+        said in prop::collection::vec(any_line(), 1..80),
+        batches in prop::collection::vec(1..9_usize, 80),
+    ) {
+        let mut now = 1_000_000_i64;
+        let said = said.into_iter().map(|(after, mut line)| {
+            now += after;
+            line.entry.at = Timestamp(now.cast_unsigned());
+            line
+        });
+        let all = number(said.collect());
+        let (mut story, mut lines) = (Story::default(), VecDeque::new());
+        for size in batches {
+            let rest = all.iter().skip(lines.len()).take(size).cloned();
+            lines.extend(rest.collect::<Vec<_>>());
+            // As the timeline does it: the story before is still read.
+            let before = story.clone();
+            story.extend(&lines);
+            let told = (0..lines.len()).map(|at| (story.because(at).map(str::to_owned), story.incident(at).cloned()));
+            prop_assert_eq!(told.collect::<model::Relations>(), model::relate(&lines));
+            drop(before);
+        }
+    }
 }

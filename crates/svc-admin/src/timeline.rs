@@ -1,19 +1,21 @@
 //! What happened in the fleet, as readers get it: the events that services publish, and the states that nodes came into, with the
 //! node that explains a state and the incident that they belong to. Memory and file hold the newest lines alone.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use ron_kernel::Snapshot;
 use ron_proto::Timestamp;
-use ron_proto::admin::{TimelineEntry, TimelineList, UnreadNode};
+use ron_proto::admin::{Incident, TimelineEntry, TimelineList, UnreadNode};
 use ron_proto::events::Severity;
 
 use crate::incidents::{Story, relate};
 use crate::line::Line;
 
-/// Lines in memory and in the file.
+/// Maximum lines in memory and in the file.
 pub const KEPT: usize = 10_000;
+/// Lines in memory that are left when there would be more: each time the oldest go, the story is told anew.
+const LEFT: usize = 9_000;
 /// How long the file keeps a line, in milliseconds.
 pub const KEPT_MS: u64 = 7 * 24 * 3_600_000;
 /// Lines of an answer.
@@ -58,8 +60,14 @@ impl Lines {
         if !new.is_empty() {
             let mut lines = kept.lines.clone();
             lines.extend(new.into_iter().map(Arc::new));
-            lines.drain(..lines.len().saturating_sub(KEPT));
-            let story = relate(&lines);
+            let story = if lines.len() > KEPT {
+                lines.drain(..lines.len() - LEFT);
+                relate(&lines)
+            } else {
+                let mut story = kept.story.clone();
+                story.extend(&lines);
+                story
+            };
             kept = Arc::new(Record { lines, story });
         }
         Self {
@@ -82,27 +90,25 @@ impl Lines {
                 && wanted.least.is_none_or(|least| entry.severity >= least)
         };
         let Record { lines, story } = &*self.kept;
-        let newest_first = lines.iter().zip(&story.relations).rev();
-        let mut found = newest_first.filter(|(line, _)| fits(&line.entry));
+        let newest_first = lines.iter().enumerate().rev();
+        let mut found = newest_first.filter(|(_, line)| fits(&line.entry));
         let page: Vec<_> = found.by_ref().take(PAGE).collect();
         let next = found.next().and(page.last());
-        let named: BTreeSet<u64> = page
-            .iter()
-            .filter_map(|(_, relation)| relation.incident)
-            .collect();
-        let incidents = named.iter().rev().filter_map(|id| story.incidents.get(id));
+        let incidents = page.iter().filter_map(|(at, _)| story.incident(*at));
+        let incidents: BTreeMap<u64, &Incident> =
+            incidents.map(|incident| (incident.id, incident)).collect();
         TimelineList {
             as_of: Timestamp(self.as_of),
-            next: next.map(|(line, _)| line.entry.seq),
+            next: next.map(|(_, line)| line.entry.seq),
             entries: page
                 .into_iter()
-                .map(|(line, relation)| TimelineEntry {
-                    because: relation.because.clone(),
-                    incident: relation.incident,
+                .map(|(at, line)| TimelineEntry {
+                    because: story.because(at).map(str::to_owned),
+                    incident: story.incident(at).map(|incident| incident.id),
                     ..line.entry.clone()
                 })
                 .collect(),
-            incidents: incidents.cloned().collect(),
+            incidents: incidents.into_values().rev().cloned().collect(),
             unread: self.unread.clone(),
         }
     }
@@ -196,7 +202,18 @@ mod tests {
             line
         });
         let lines = lines.with(more.collect(), 0, Vec::new());
-        assert_eq!(lines.iter().count(), KEPT);
+        assert_eq!(lines.iter().count(), LEFT);
         assert_eq!(lines.page(&Wanted::default()).incidents, []);
+        let more = (0..(KEPT - LEFT) as u64).map(|at| {
+            let mut line = Line::of_state("b", None, Timestamp(at), NodeState::Down, "");
+            line.entry.seq = 20_000 + at;
+            line
+        });
+        let lines = lines.with(more.collect(), 0, Vec::new());
+        assert_eq!(lines.iter().count(), KEPT);
+        let [incident] = &lines.page(&Wanted::default()).incidents[..] else {
+            panic!("one incident");
+        };
+        assert_eq!(incident.id, 20_000);
     }
 }
