@@ -688,6 +688,21 @@ fn furnish(fleet: &Fleet, boss: &Tenant<'_>) -> First {
         "",
     );
     assert_eq!(named.status, 200, "{}", text(&named));
+    let guarded = format!("keys/{}", make("ed25519", "any".into(), "05"));
+    let approver = json!({"name": SECRET, "alg": "ed25519", "public_key": b64::url(&[9; 32])});
+    let policy = json!({"policy": {"allow": [{"ops": ["sign", "policy", "destroy"]}],
+        "approvals": {"needed": 1, "ops": ["destroy"], "within": "1h", "approvers": [approver]}}});
+    let url = format!("{}/v1/kms/{guarded}/policy", fleet.api("ron-kms"));
+    let put = boss.send("ron-kms", Method::PUT, &url, &Sent::Json(policy), "");
+    assert_eq!(put.status, 200, "{}", text(&put));
+    kms(
+        &format!("{guarded}/approvals"),
+        json!({"destroy": {"op_id": OP_ID}}),
+    );
+    let waiting = format!("{}/v1/kms/approvals", fleet.api("ron-kms"));
+    let waiting = boss.send("ron-kms", Method::GET, &waiting, &Sent::Nothing, "");
+    let waiting = json(&waiting, 200);
+    assert_eq!(waiting["requests"][0]["requester"], CALLER, "{waiting}");
     let context = format!("{SECRET} context");
     let signed = kms(
         "sign",

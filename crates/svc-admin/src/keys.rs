@@ -9,7 +9,8 @@ use ron_http::{Call, HttpClient, Reply};
 use ron_kernel::{Deadline, SharedClock, Snapshot};
 use ron_proto::Timestamp;
 use ron_proto::admin::{IssuerKey, IssuerView, KeyApproval, KeyOverview, KeySource, KeyView};
-use ron_proto::kms::{ApprovalDoc, ApprovalList, KeyDoc, KeyList, KeyState, QuarantinedKey};
+use ron_proto::kms::{ApprovalDoc, ApprovalList, KeyDoc, KeyList, QuarantinedKey};
+use serde::de::DeserializeOwned;
 
 use crate::actions::bearer;
 use crate::fleet::Fleet;
@@ -21,7 +22,7 @@ const PACE_MS: u64 = 30_000;
 const READ: Duration = Duration::from_secs(2);
 /// Timeout for all of one node.
 const READ_ALL: Duration = Duration::from_secs(10);
-/// Maximum pages of keys read from one node; a page has 200.
+/// Maximum pages of a list read from one node; a page has 200 keys, or 50 requests that wait for approvals.
 const PAGES_MAX: usize = 3;
 /// Services whose keys are read.
 const KMS: &str = "ron-kms";
@@ -140,30 +141,19 @@ impl KeyWatch {
         };
         let id = &node.spec.id;
         let mut found = NodeKeys::default();
-        let mut after = String::new();
-        for page in 1.. {
-            let list = get(&format!("/v1/kms/keys?limit=200{after}"))?;
-            let list: KeyList = list.json().map_err(|error| error.detail)?;
-            for key in &list.keys {
-                // Nothing is asked for of a key whose secrets are gone.
-                if key.state != KeyState::Destroyed {
-                    let waiting = get(&format!("/v1/kms/keys/{}/approvals", key.key))?;
-                    let waiting: ApprovalList = waiting.json().map_err(|error| error.detail)?;
-                    let waiting = waiting.requests.into_iter();
-                    found.approvals.extend(waiting.map(|doc| approval(id, doc)));
-                }
-            }
+        let more_keys = pages(&get, "/v1/kms/keys?limit=200", |list: KeyList| {
             found.keys.extend(list.keys.iter().map(|key| view(id, key)));
             let damaged = list.quarantined.iter();
             found.keys.extend(damaged.map(|key| quarantined(id, key)));
-            match list.next {
-                Some(next) if page < PAGES_MAX => after = format!("&after={}", encode(&next)),
-                next => {
-                    found.truncated = next.is_some();
-                    break;
-                }
-            }
-        }
+            list.next
+        })?;
+        // Each has the body of the request, which may be long.
+        let more_requests = pages(&get, "/v1/kms/approvals?limit=50", |list: ApprovalList| {
+            let waiting = list.requests.into_iter();
+            found.approvals.extend(waiting.map(|doc| approval(id, doc)));
+            list.next
+        })?;
+        found.truncated = more_keys || more_requests;
         Ok(found)
     }
 
@@ -183,6 +173,23 @@ impl KeyWatch {
         let call = Call::get(url, until.capped(READ)).headers(headers);
         self.client.call(call).map_err(|error| error.detail)
     }
+}
+
+/// Reads the pages of a list, at most [`PAGES_MAX`]; true when there are more. `take` gives where the next page begins.
+fn pages<T: DeserializeOwned>(
+    get: &impl Fn(&str) -> Result<Reply, String>,
+    path: &str,
+    mut take: impl FnMut(T) -> Option<String>,
+) -> Result<bool, String> {
+    let mut after = String::new();
+    for _ in 0..PAGES_MAX {
+        let page = get(&format!("{path}{after}"))?.json();
+        let Some(next) = take(page.map_err(|error| error.detail)?) else {
+            return Ok(false);
+        };
+        after = format!("&after={}", encode(&next));
+    }
+    Ok(true)
 }
 
 fn api_of(node: &Node) -> Result<&str, String> {

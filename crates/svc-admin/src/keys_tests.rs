@@ -165,7 +165,10 @@ fn keys_and_what_waits_for_approvals_are_read_over_all_pages() {
     let waiting = format!(
         r#"{{"requests":[{{"id":"00000000-0000-7000-8000-000000000009","key":"{KEY}","op":"export","body":"{{}}","operation_sha256":"00","requester":"operator","needed":2,"approved_by":["ann"],"created":"2026-01-02T03:04:05.000Z","expires":"2026-01-03T03:04:05.000Z"}}]}}"#
     );
-    trial.say(&format!("/v1/kms/keys/{KEY}/approvals"), 200, &waiting);
+    let page = waiting.replacen('{', &format!(r#"{{"next":"{KEY}","#), 1);
+    trial.say("/v1/kms/approvals?limit=50", 200, &page);
+    let later = format!("/v1/kms/approvals?limit=50&after={after}");
+    trial.say(&later, 200, r#"{"requests":[]}"#);
     let read = trial.read();
     assert_eq!(read.sources[0].problem, None);
     let keys = read.keys.iter();
@@ -186,6 +189,13 @@ fn keys_and_what_waits_for_approvals_are_read_over_all_pages() {
     };
     assert_eq!((approval.op.as_str(), approval.needed), ("export", 2));
     assert_eq!(approval.approved_by, ["ann"]);
+    assert!(!read.sources[0].truncated);
+    // Without an end, the reading ends at its bound and says so.
+    trial.say(&later, 200, &page);
+    let endless = trial.read();
+    assert!(endless.sources[0].truncated && endless.approvals.len() == 3);
+    trial.say(&later, 200, r#"{"requests":[]}"#);
+    let read = trial.read();
     // An outage leaves what was read, and says so.
     trial.say("/v1/kms/keys?limit=200", 503, "");
     let later = trial.read();
@@ -220,6 +230,7 @@ fn a_console_that_may_not_read_keys_shows_none_and_says_what_to_configure() {
 fn keys_are_read_at_their_own_pace() {
     let trial = Trial::start(true);
     trial.say("/v1/kms/keys?limit=200", 200, r#"{"keys":[]}"#);
+    trial.say("/v1/kms/approvals?limit=50", 200, r#"{"requests":[]}"#);
     let first = trial.read();
     trial.clock.advance(Duration::from_secs(10));
     trial.watch.tick(&trial.fleet, &trial.keys);

@@ -1,13 +1,16 @@
-//! `/keys/.../approvals`: operations that several people have to agree to.
+//! `/keys/.../approvals` and `/approvals`: operations that several people have to agree to.
 
+use std::ops::Bound;
 use std::sync::Arc;
 
-use ron_http::{Method, Request, Response, Route};
+use ron_custody::rights::may_use;
+use ron_http::{Method, Principal, Request, Response, Route};
 use ron_proto::kms::{ApprovalList, Approve, AskApproval, KeyChanged};
 use ron_proto::problem::Problem;
 use ron_proto::scope;
-use ron_proto::values::{OpId, Timestamp};
+use ron_proto::values::{Kid, OpId, Timestamp};
 
+use super::keys::limit;
 use super::{Action, ERRORS, change_route, kid, named_by_path, route};
 use crate::errors::problem;
 use crate::work::key_request::KeyRequest;
@@ -15,10 +18,17 @@ use crate::work::{Kms, StoreJob};
 
 const APPROVALS: &str = "/v1/kms/keys/{tenant}/{purpose}/{alg}/{id}/approvals";
 const APPROVE: &str = "/v1/kms/keys/{tenant}/{purpose}/{alg}/{id}/approvals/{request}/approve";
+const ALL: &str = "/v1/kms/approvals";
 
 /// The routes of this file.
-pub fn routes(kms: &Arc<Kms>) -> [Route; 3] {
+pub fn routes(kms: &Arc<Kms>) -> [Route; 4] {
     [
+        route(kms, (Method::GET, ALL), scope::KMS_READ, list_all)
+            .summary("The requests of all of the caller's keys that wait for approvals, or have them, ordered by key name")
+            .query("after", false, "continue after the requests of this key")
+            .query("limit", false, "1 to 200 requests, 50 by default; a page ends with a key, and may have 15 more for that")
+            .returns::<ApprovalList>(200)
+            .errors(&[400, 401, 403, 429, 500, 503, 504]),
         route(kms, (Method::GET, APPROVALS), scope::KMS_READ, list)
             .summary("The requests of a key that wait for approvals, or have them")
             .returns::<ApprovalList>(200)
@@ -53,4 +63,34 @@ fn list(kms: &Kms, request: &Request) -> Result<Action, Problem> {
         list.requests = live.map(|one| one.to_doc(&key.kid, rule)).collect();
     }
     Ok(Action::Respond(Response::json(200, &list)))
+}
+
+fn list_all(kms: &Kms, request: &Request) -> Result<Action, Problem> {
+    request.query_only(&["after", "limit"])?;
+    let after: Option<Kid> = request.query_as("after")?;
+    let page = page(kms, &request.principal, after, limit(request)?);
+    Ok(Action::Respond(Response::json(200, &page)))
+}
+
+/// The requests after those of the key `after`, of the keys that the caller may use.
+pub fn page(kms: &Kms, caller: &Principal, after: Option<Kid>, limit: usize) -> ApprovalList {
+    let now = Timestamp(kms.clock.unix_ms());
+    let index = kms.index.load();
+    let after = after.map_or(Bound::Unbounded, Bound::Excluded);
+    let mut page = ApprovalList::default();
+    for (kid, key) in index.keys.range((after, Bound::Unbounded)) {
+        let mut live = key.access.requests.live(now).peekable();
+        let (Some(rule), Some(_)) = (key.access.approval_rule(), live.peek()) else {
+            continue;
+        };
+        if may_use(caller, kid, Some(&key.labels)).is_err() {
+            continue;
+        }
+        if page.requests.len() >= limit {
+            page.next = page.requests.last().map(|last| last.key.to_string());
+            break;
+        }
+        page.requests.extend(live.map(|one| one.to_doc(kid, rule)));
+    }
+    page
 }

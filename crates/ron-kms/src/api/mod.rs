@@ -34,6 +34,8 @@ use crate::work::operation::{Operation, Work};
 use crate::work::{CallContext, Kms, SignJob, StoreJob};
 
 #[cfg(test)]
+pub use approvals::page as approvals_page;
+#[cfg(test)]
 pub use sign::batch as sign_batch;
 pub use transit::VaultTokens;
 use which_op::may_do_at;

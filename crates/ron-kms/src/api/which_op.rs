@@ -48,7 +48,7 @@ fn op_of(method: Method, route: &str) -> Option<KeyOp> {
         ("random" | "hash", _) => return None,
         ("wrapping_key" | "restore", _) => KeyOp::Import,
         ("backup", _) => KeyOp::Export,
-        ("audit" | "issuer_policy" | "export", _) => KeyOp::Read,
+        ("approvals" | "audit" | "issuer_policy" | "export", _) => KeyOp::Read,
         ("keys", "grants" | "retire") if of_grants && method == Method::POST => KeyOp::Grant,
         // The operation that is asked for is checked, or the approver's signature.
         ("keys", "approvals" | "approve") if method == Method::POST => return None,
@@ -101,6 +101,7 @@ mod tests {
         check(Method::POST, "/v1/kms/random", None);
         check(Method::POST, &format!("{key}/approvals"), None);
         check(Method::GET, &format!("{key}/approvals"), Some(KeyOp::Read));
+        check(Method::GET, "/v1/kms/approvals", Some(KeyOp::Read));
         check(Method::GET, key, Some(KeyOp::Read));
         check(Method::PATCH, key, Some(KeyOp::Update));
         check(Method::POST, "/v1/kms/keys", Some(KeyOp::Create));

@@ -269,6 +269,61 @@ fn a_key_is_destroyed_with_enough_approvals_and_not_before() {
 }
 
 #[test]
+fn what_waits_is_listed_over_all_keys_of_the_caller() {
+    let mut table = table();
+    let first = table.key.clone();
+    let keys = [3, 4].map(|n| {
+        let key = table.rig.create("app", Alg::Ed25519, PayloadPolicy::Any, n);
+        table.key = key.key;
+        let put = table.put("ops", Some(policy(&table.people)), op_id(n + 2));
+        assert_eq!(put.status, 200);
+        table.key.clone()
+    });
+    let [second, quiet] = keys;
+    for (key, id) in [(&first, 10), (&first, 11), (&second, 12)] {
+        table.key = key.clone();
+        assert_eq!(table.ask("ops", op_id(id)).status, 200);
+    }
+    let mut wanted = [
+        (first.clone(), op_id(10)),
+        (first.clone(), op_id(11)),
+        (second.clone(), op_id(12)),
+    ];
+    wanted.sort_by(|a, b| a.0.cmp(&b.0));
+    let kms = &table.rig.engine.kms;
+    let list = |caller: &Principal, limit: usize| {
+        let (mut found, mut after, mut pages) = (Vec::new(), None, 0);
+        loop {
+            let page = crate::api::approvals_page(kms, caller, after, limit);
+            pages += 1;
+            let requests = page.requests.into_iter();
+            found.extend(requests.map(|one| (one.key, one.id)));
+            let Some(next) = page.next else {
+                return (found, pages);
+            };
+            after = Some(next.parse().expect("a key"));
+        }
+    };
+    // A page ends with a key, and the last one says so.
+    for (limit, pages) in [
+        (1, 2),
+        (2, if wanted[0].0 == second { 1 } else { 2 }),
+        (3, 1),
+        (50, 1),
+    ] {
+        let listed = list(&named("anyone"), limit);
+        assert_eq!(listed, (wanted.to_vec(), pages), "{limit} a page");
+    }
+    assert_eq!(list(&principal("other", None), 50).0, []);
+    let prefix = second.to_string();
+    let one = list(&principal("ron", Some(&[&prefix])), 50);
+    assert_eq!(one.0, [(second, op_id(12))]);
+    let none = list(&principal("ron", Some(&[&quiet.to_string()])), 50);
+    assert_eq!(none, (Vec::new(), 1));
+    table.rig.stop();
+}
+
+#[test]
 fn who_asks_does_not_count() {
     let table = table();
     let id = op_id(10);

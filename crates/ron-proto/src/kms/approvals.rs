@@ -121,10 +121,13 @@ pub struct ApprovalDoc {
     pub expires: Timestamp,
 }
 
-/// Response of `GET /keys/{t}/{p}/{alg}/{id}/approvals`.
+/// Response of `GET /keys/{t}/{p}/{alg}/{id}/approvals`, and of `GET /approvals` with those of all keys.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ApprovalList {
-    /// The requests that have not lapsed, oldest first.
+    /// The requests that have not lapsed, those of one key oldest first; of several keys by key name.
     pub requests: Vec<ApprovalDoc>,
+    /// Value of `after` for the next page; absent on the last one, and for one key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
 }
