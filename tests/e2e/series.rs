@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use ron_tests::processes::Rig;
 use ron_tests::tools::signal;
@@ -94,6 +95,31 @@ fn a_quiet_fleet_has_the_series_that_alerts_wait_for() {
         assert!(found, "{line} is missing in\n{}", pages[service]);
     }
     every_alert_has_series(&pages);
+}
+
+#[test]
+fn the_fleets_own_probes_are_no_traffic_on_the_console() {
+    let quick = [("SVC_ADMIN_SAMPLER_METRICS_INTERVAL", "500ms".into())];
+    let fleet = Fleet::start_with(Arc::new(tempfile::tempdir().unwrap()), &quick);
+    let probes =
+        "ron_ledger_http_requests_total{method=\"GET\",route=\"/v1/ledger/head\",status=\"200\"} ";
+    let before = fleet.metric("ron-ledger", probes);
+    let overview = || {
+        let url = format!("{}/api/overview", fleet.api("svc-admin"));
+        ron_tests::json(&fleet.get(&url, None), 200)
+    };
+    let rate = |overview: &serde_json::Value| {
+        let mut nodes = overview["nodes"].as_array().unwrap().iter();
+        let ledger = nodes.find(|node| node["summary"]["service"] == "ron-ledger");
+        ledger.unwrap()["rates"]["requestRate"].as_f64()
+    };
+    until(
+        "the wallet has probed for a while, and the console has seen it",
+        || {
+            let probed = fleet.metric("ron-ledger", probes) - before;
+            probed >= 60.0 && rate(&overview()).is_some_and(|rate| rate < 5.0)
+        },
+    );
 }
 
 fn each_thread_may_restart(fleet: &Fleet, service: &str, page: &str) {

@@ -147,6 +147,13 @@ fn every_api_route_authenticates() {
             let body = "{\"confirm\":\"n\"}";
             let reply = pair.call(method, &real, &[OWN], body);
             assert_eq!(reply.status, 401, "{method} {path} {}", code(&reply));
+            let said = &item[method.as_str().to_ascii_lowercase()];
+            let scopes = &said["security"][0]["bearer"];
+            assert_eq!(
+                scopes[0], "admin:view",
+                "{method} {path} is said to be public"
+            );
+            assert!(said["responses"]["401"].is_object(), "{method} {path}");
             asked += 1;
         }
     }

@@ -40,17 +40,17 @@ pub enum Role {
     Other,
 }
 
-/// Routes of the health port: monitoring requests, which the request figures leave out.
-pub const MONITORING_ROUTES: &[&str] = &[
+/// Routes of monitoring requests, which the request figures leave out. Wallets ask for the head of the ledger's log many times a
+/// second, to see whether it takes writes.
+const MONITORING_ROUTES: &[&str] = &[
     "/healthz",
     "/readyz",
     "/metrics",
     "/version",
-    "/api/v1/status",
-    "/api/v1/topology",
-    "/api/v1/reload",
-    "/api/v1/shutdown",
+    "/v1/ledger/head",
 ];
+/// Beginning of the other routes of the health port.
+const HEALTH_PORT: &str = "/api/v1/";
 
 /// The last segment of ordered feeds, where callers wait for new events.
 const LONG_POLL: &str = "/events";
@@ -265,7 +265,10 @@ fn role_of(name: &str, labels: &str) -> Role {
             .is_some_and(|head| head.is_empty() || head.ends_with('_'))
     };
     let text = |label: &str| promtext::label(labels, label);
-    let ours = || text("route").is_some_and(|r| MONITORING_ROUTES.contains(&&*r));
+    let ours = || {
+        let route = text("route");
+        route.is_some_and(|r| MONITORING_ROUTES.contains(&&*r) || r.starts_with(HEALTH_PORT))
+    };
     if is("http_requests_total") {
         let status = text("status").or_else(|| text("code"));
         let status_class = status
@@ -408,6 +411,19 @@ mod tests {
                 ours: true
             }
         );
+        for (route, ours) in [
+            ("/api/v1/events", true),
+            ("/v1/ledger/head", true),
+            ("/v1/ledger/heads", false),
+            ("/api/overview", false),
+        ] {
+            let line = format!("x_http_requests_total{{route=\"{route}\",status=\"200\"}} 1");
+            let wanted = Role::Requests {
+                status_class: 2,
+                ours,
+            };
+            assert_eq!(role(&line), wanted, "{route}");
+        }
         assert_eq!(role("nothttp_requests_total 1"), Role::Other);
         assert_eq!(
             role("x_http_request_duration_seconds_bucket{route=\"/v1/x\",le=\"+Inf\"} 1"),
