@@ -108,7 +108,7 @@ fn is_in_files(layout: &Layout, name: &str) -> bool {
     fleet::load(layout, name, &[]).is_ok_and(|config| !fleet::names(&config, "log.url"))
 }
 
-fn answer(Answer { at, reply }: Answer) -> NodeAnswer {
+fn answer(Answer { at, reply, .. }: Answer) -> NodeAnswer {
     let (service, answer) = match reply {
         Reply::Status(status) => {
             let files = NodeState::Files;

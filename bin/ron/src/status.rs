@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use ron_client::{ClientError, HealthClient};
 use ron_kernel::Deadline;
-use ron_proto::status::{Health, ServiceStatus};
+use ron_proto::status::{Health, Plane, ServiceStatus};
 use ron_services::NAMES;
 use serde::Serialize;
 
@@ -49,6 +49,10 @@ pub struct StatusArgs {
 pub struct Answer {
     /// Its name, or where it was asked.
     pub at: String,
+    /// `healthy`, `degraded`, `down` or `no answer`.
+    pub state: &'static str,
+    /// What is wrong with it, in its own words.
+    pub problems: Vec<String>,
     #[serde(flatten)]
     pub reply: Reply,
 }
@@ -62,36 +66,47 @@ pub enum Reply {
 }
 
 impl Answer {
-    pub fn state(&self) -> &'static str {
-        match &self.reply {
-            Reply::Error(_) => "no answer",
-            Reply::Status(status) => match status.health {
-                Health::Healthy => "healthy",
-                Health::Degraded => "degraded",
-                Health::Down => "down",
-            },
+    fn new(at: &str, reply: Reply) -> Self {
+        let (state, problems) = match &reply {
+            Reply::Error(why) => ("no answer", vec![why.clone()]),
+            Reply::Status(status) => judge(status),
+        };
+        Self {
+            at: at.to_owned(),
+            state,
+            problems,
+            reply,
         }
     }
 
     fn is_healthy(&self) -> bool {
-        matches!(&self.reply, Reply::Status(status) if status.health == Health::Healthy)
+        self.state == "healthy"
     }
+}
 
-    /// What is wrong with it, in its own words.
-    pub fn problems(&self) -> Vec<String> {
-        match &self.reply {
-            Reply::Error(why) => vec![why.clone()],
-            Reply::Status(status) => {
-                let ill = status.planes.iter();
-                let ill = ill.filter(|plane| plane.health != Health::Healthy);
-                let line = |plane: &ron_proto::status::Plane| match &plane.reason {
-                    Some(why) => format!("{}: {why}", plane.name),
-                    None => format!("{}: no reason given", plane.name),
-                };
-                ill.map(line).collect()
-            }
-        }
-    }
+/// The state of a service that answers, and what is wrong with it.
+fn judge(status: &ServiceStatus) -> (&'static str, Vec<String>) {
+    let ill = status.planes.iter();
+    let ill = ill.filter(|plane| plane.health != Health::Healthy);
+    let line = |plane: &Plane| match &plane.reason {
+        Some(why) => format!("{}: {why}", plane.name),
+        None => format!("{}: no reason given", plane.name),
+    };
+    let mut problems: Vec<String> = ill.map(line).collect();
+    let failing = status.recent.failing();
+    problems.extend(failing.map(|share| {
+        let (percent, all) = (share * 100.0, status.recent.requests);
+        format!(
+            "server errors: {percent:.1} % of {all} answers within five minutes; the console's page of the service names the routes, and its log the causes"
+        )
+    }));
+    let state = match status.health {
+        Health::Healthy if failing.is_some() => "degraded",
+        Health::Healthy => "healthy",
+        Health::Degraded => "degraded",
+        Health::Down => "down",
+    };
+    (state, problems)
 }
 
 /// Runs the command.
@@ -204,10 +219,8 @@ pub fn ask(place: &Place) -> Answer {
         let answer = client.status(Deadline::within(WITHIN));
         answer.map_err(|error| no_answer(&error))
     });
-    Answer {
-        at: place.name().to_owned(),
-        reply: status.map_or_else(Reply::Error, |status| Reply::Status(Box::new(status))),
-    }
+    let reply = status.map_or_else(Reply::Error, |status| Reply::Status(Box::new(status)));
+    Answer::new(place.name(), reply)
 }
 
 /// Why there is no answer. A read changes nothing, so its outcome is of no interest.
@@ -251,7 +264,7 @@ fn lines(found: &[Answer]) -> Vec<String> {
         });
         services.row([
             name.clone(),
-            one.state().to_owned(),
+            one.state.to_owned(),
             version,
             up,
             restarts,
@@ -268,9 +281,8 @@ fn lines(found: &[Answer]) -> Vec<String> {
             Reply::Status(status) => &status.service,
             Reply::Error(_) => &one.at,
         };
-        lines.push(format!("{name} ({})", one.state()));
-        let problems = one.problems();
-        lines.extend(problems.iter().map(|problem| format!("  {problem}")));
+        lines.push(format!("{name} ({})", one.state));
+        lines.extend(one.problems.iter().map(|problem| format!("  {problem}")));
     }
     lines
 }
@@ -300,7 +312,7 @@ fn verdict(found: &[Answer]) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use ron_proto::status::Plane;
+    use ron_proto::status::RecentAnswers;
 
     use super::*;
 
@@ -323,20 +335,15 @@ mod tests {
             amnesia: false,
             planes: vec![plane],
             capabilities: Vec::new(),
+            recent: RecentAnswers::default(),
             log: None,
         };
-        Answer {
-            at: name.to_owned(),
-            reply: Reply::Status(Box::new(status)),
-        }
+        Answer::new(name, Reply::Status(Box::new(status)))
     }
 
     #[test]
     fn what_gives_no_answer_stands_before_what_suffers_from_it() {
-        let silent = Answer {
-            at: "ron-ledger".to_owned(),
-            reply: Reply::Error("connection refused".to_owned()),
-        };
+        let silent = Answer::new("ron-ledger", Reply::Error("connection refused".to_owned()));
         let found = [
             service("svc-rewarder", Health::Degraded, Some("the ledger is away")),
             service("svc-wallet", Health::Down, Some("the ledger is away")),
@@ -357,6 +364,30 @@ mod tests {
         let said = verdict(&found).expect_err("three are ill");
         assert_eq!(said, "3 of 4 services are not healthy");
         assert_eq!(verdict(&found[2..3]), Ok(()));
+    }
+
+    #[test]
+    fn a_service_that_calls_itself_healthy_and_answers_with_errors_is_not() {
+        let Reply::Status(mut status) = service("svc-wallet", Health::Healthy, None).reply else {
+            unreachable!("it has answered");
+        };
+        status.planes[0].health = Health::Healthy;
+        status.recent = RecentAnswers {
+            requests: 200,
+            server_errors: 3,
+        };
+        let found = [Answer::new("svc-wallet", Reply::Status(status))];
+        let lines = lines(&found);
+        assert_eq!(lines[3], "svc-wallet (degraded)", "{lines:#?}");
+        assert!(
+            lines[4].starts_with("  server errors: 1.5 % of 200 answers"),
+            "{lines:#?}"
+        );
+        assert!(verdict(&found).is_err());
+        let json = serde_json::to_value(&found).expect("JSON");
+        assert_eq!(json[0]["state"], "degraded");
+        assert_eq!(json[0]["problems"].as_array().map(Vec::len), Some(1));
+        assert_eq!(json[0]["status"]["recent"]["serverErrors"], 3);
     }
 
     #[test]

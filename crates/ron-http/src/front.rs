@@ -22,7 +22,7 @@ use crate::head::Transport;
 use crate::ids::Ids;
 use crate::limits::Limits;
 use crate::listener::{Accepted, Listen, Listener};
-use crate::metrics::HttpMetrics;
+use crate::metrics::{AnswerCounts, HttpMetrics};
 use crate::peer::Peer;
 use crate::room::{FREE_ROW, Share};
 use crate::router::Router;
@@ -174,6 +174,11 @@ impl FrontHandle {
     pub fn stop_intake(&self) {
         self.shared.draining.store(true, Ordering::SeqCst);
         self.shared.poller().wake();
+    }
+
+    /// Counts of its answers, which go on with it.
+    pub fn answers(&self) -> Arc<AnswerCounts> {
+        self.shared.metrics.answers.clone()
     }
 
     pub fn connections(&self) -> usize {

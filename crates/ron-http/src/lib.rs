@@ -72,6 +72,7 @@ pub use head::{ClientCert, Headers, Method, RequestHead, Transport};
 pub use limits::{Limits, WAIT_MAX_S};
 pub use listener::Listen;
 pub use memory::HeldBytes;
+pub use metrics::AnswerCounts;
 pub use openapi::ApiInfo;
 pub use parse::FIELDS_MAX;
 pub use peer::{Peer, Proxies};
@@ -84,8 +85,8 @@ pub use source::Source;
 pub use spans::{EndedSpan, Span, Spans};
 pub use spool::{Upload, UploadReader};
 pub use tls::{
-    ClientTls, ClientTlsFiles, ServerTls, ServerTlsFiles, TlsError, TlsIdentity,
-    certificate_is_for, certificate_print, certificates_end, reload_tls,
+    ClientTls, ClientTlsFiles, ServerTls, ServerTlsFiles, TlsError, TlsIdentity, certificate_ends,
+    certificate_is_for, certificate_print, reload_tls,
 };
 pub use trace::{JointCalls, Trace, TraceScope};
 pub use uds::{UNIX_PATH_MAX, UnixEndpoint, UnixError};

@@ -1,7 +1,8 @@
 //! The HTTP metrics. The series of a route are looked up once, so that counting an answer takes no
 //! lock and no hashing.
 
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use ron_kernel::{Counter, CounterVec, Gauge, Histogram, HistogramVec, LATENCY_BUCKETS, Registry};
@@ -30,6 +31,28 @@ struct RouteSeries {
     by_status: [OnceLock<Counter>; STATUSES.len()],
 }
 
+/// How many requests a front has answered since it started.
+#[derive(Debug, Default)]
+pub struct AnswerCounts {
+    all: AtomicU64,
+    failed: AtomicU64,
+}
+
+impl AnswerCounts {
+    /// All answers, and those with a status from 500 on that is not documented as an answer of its route.
+    pub fn read(&self) -> (u64, u64) {
+        // In this order, so that there are never more failures than answers.
+        let failed = self.failed.load(Ordering::Acquire);
+        (self.all.load(Ordering::Acquire), failed)
+    }
+
+    /// Adds answers, and how many of them failed.
+    pub fn add(&self, all: u64, failed: u64) {
+        self.all.fetch_add(all, Ordering::Release);
+        self.failed.fetch_add(failed, Ordering::Release);
+    }
+}
+
 /// The metrics of a front. Fronts of one registry share the series.
 #[derive(Debug)]
 pub(crate) struct HttpMetrics {
@@ -37,6 +60,7 @@ pub(crate) struct HttpMetrics {
     seconds: HistogramVec,
     rejects: CounterVec,
     server_errors: Counter,
+    pub answers: Arc<AnswerCounts>,
     routes: Vec<RouteSeries>,
     pub connections: Gauge,
     pub in_flight: Gauge,
@@ -76,6 +100,7 @@ impl HttpMetrics {
                 "http_server_errors_total",
                 "Requests that failed with a status from 500 on; what /readyz answers is none.",
             ),
+            answers: Arc::default(),
             routes: routes.iter().map(series).collect(),
             connections: registry.gauge("http_connections", "Open connections."),
             in_flight: registry.gauge("http_in_flight", "Requests that handlers owe an answer."),
@@ -101,7 +126,9 @@ impl HttpMetrics {
     ) {
         let series = route.and_then(|route| self.routes.get(route));
         let answer = series.is_some_and(|series| series.answers.contains(&status));
-        if status >= 500 && !answer {
+        let failed = status >= 500 && !answer;
+        self.answers.add(1, u64::from(failed));
+        if failed {
             self.server_errors.inc();
         }
         // One label for all unknown paths: clients must not be able to create series.

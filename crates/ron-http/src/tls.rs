@@ -200,14 +200,14 @@ fn roots(path: &Path) -> Result<RootCertStore, TlsError> {
     Ok(store)
 }
 
-/// The earliest end of validity of the certificates in a PEM file, in Unix seconds; `None` when one
-/// of them is not X.509.
-pub fn certificates_end(path: &Path) -> Result<Option<i64>, TlsError> {
+/// The end of validity of each certificate in a PEM file, in Unix seconds, in the order of the file;
+/// `None` when one of them is not X.509. A file without a certificate is an error.
+pub fn certificate_ends(path: &Path) -> Result<Option<Vec<i64>>, TlsError> {
     let certificates = certificates(path)?;
-    let ends = certificates.iter().map(|der| not_after(der.as_ref()));
-    Ok(ends
-        .collect::<Option<Vec<_>>>()
-        .and_then(|all| all.into_iter().min()))
+    Ok(certificates
+        .iter()
+        .map(|der| not_after(der.as_ref()))
+        .collect())
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {

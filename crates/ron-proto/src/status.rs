@@ -41,9 +41,36 @@ pub struct ServiceStatus {
     pub planes: Vec<Plane>,
     /// Functions available in this build and configuration, sorted.
     pub capabilities: Vec<String>,
+    /// How it answered lately.
+    #[serde(default)]
+    pub recent: RecentAnswers,
     /// Its part in a log that several nodes share; absent where the log is in files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log: Option<LogNodeDoc>,
+}
+
+/// Share of server errors among recent answers above which a service is degraded.
+pub const ERRORS_DEGRADED_ABOVE: f64 = 0.01;
+/// Recent answers below which that share is not evaluated.
+pub const ERRORS_LEAST_REQUESTS: u64 = 20;
+
+/// The answers of a service's API within the last five minutes, as far as it was ready.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct RecentAnswers {
+    /// Number of answers.
+    pub requests: u64,
+    /// Those with a status from 500 on.
+    pub server_errors: u64,
+}
+
+impl RecentAnswers {
+    /// The share of server errors, if there are so many that the service is degraded.
+    pub fn failing(&self) -> Option<f64> {
+        let share = self.server_errors as f64 / self.requests as f64;
+        let counts = self.requests >= ERRORS_LEAST_REQUESTS;
+        Some(share).filter(|share| counts && *share > ERRORS_DEGRADED_ABOVE)
+    }
 }
 
 /// A node's part in a log whose nodes share an engine.

@@ -31,6 +31,7 @@ pub mod logging;
 mod main_with;
 pub mod pinned;
 mod ready;
+mod recent;
 pub mod records;
 pub mod signed_policy;
 mod store;

@@ -4,10 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ron_files::DiskRoom;
-use ron_kernel::{ClosedGauge, Gauge, LockSpec, RankedMutex, Registry, Supervisor, Topology};
+use ron_kernel::{
+    ClockAlarm, ClosedGauge, Gauge, LockSpec, RankedMutex, Registry, Supervisor, Topology,
+};
 use ron_proto::status::{Health, Readiness};
 
 use crate::events::{Event, EventKind, Events};
+use crate::recent::Recent;
+use crate::vitals::Certificates;
 
 /// The board's lock; every service lists it in its topology.
 pub const READY_LOCK: LockSpec = LockSpec {
@@ -29,6 +33,10 @@ pub(crate) const CLOCK: &str = "clock";
 pub(crate) const DISK: &str = "disk";
 /// The disk has less room than its reserve.
 pub(crate) const DISK_FULL: &str = "disk_full";
+/// A certificate in use has expired.
+pub(crate) const CERTIFICATE: &str = "certificate";
+/// The last reload was refused.
+pub(crate) const RELOAD: &str = "reload";
 
 /// Seconds after which a retry makes sense while not ready.
 const RETRY_AFTER_S: u32 = 2;
@@ -58,6 +66,8 @@ pub struct ReadyBoard {
     gauge: ClosedGauge,
     ready: Gauge,
     room: DiskRoom,
+    certificates: Certificates,
+    recent: Recent,
     events: Events,
 }
 
@@ -74,7 +84,16 @@ impl ReadyBoard {
             "1 for each cause that currently weakens or stops the service, else 0.",
             &[(
                 "cause",
-                &[STARTING, DRAINING, FATAL, CLOCK, DISK, DISK_FULL],
+                &[
+                    STARTING,
+                    DRAINING,
+                    FATAL,
+                    CLOCK,
+                    DISK,
+                    DISK_FULL,
+                    CERTIFICATE,
+                    RELOAD,
+                ],
             )],
         );
         let ready = registry.gauge(
@@ -86,6 +105,8 @@ impl ReadyBoard {
             gauge,
             ready,
             room: DiskRoom::unlimited(),
+            certificates: Certificates::default(),
+            recent: Recent::default(),
             events: Events::default(),
         }
     }
@@ -93,6 +114,24 @@ impl ReadyBoard {
     /// The board of a service that writes to a disk.
     pub fn with_room(self, room: DiskRoom) -> Self {
         Self { room, ..self }
+    }
+
+    /// The board of a service that uses these certificates.
+    pub(crate) fn with_certificates(self, certificates: Certificates) -> Self {
+        Self {
+            certificates,
+            ..self
+        }
+    }
+
+    /// The certificates in use.
+    pub(crate) fn certificates(&self) -> &Certificates {
+        &self.certificates
+    }
+
+    /// How the API has answered lately.
+    pub(crate) fn recent(&self) -> &Recent {
+        &self.recent
     }
 
     /// Where the modules that have the board publish what else happens.
@@ -229,9 +268,9 @@ pub(crate) struct Observed {
     pub why: String,
 }
 
-/// Causes of threads, clock and disk.
+/// Causes of threads, clock, certificates and disk.
 pub(crate) fn observed(board: &ReadyBoard, supervisor: &Supervisor) -> Vec<Observed> {
-    let mut found = Vec::new();
+    let mut found = surroundings(board, supervisor);
     if !supervisor.draining() {
         let planes = supervisor.planes().into_iter();
         found.extend(
@@ -244,10 +283,22 @@ pub(crate) fn observed(board: &ReadyBoard, supervisor: &Supervisor) -> Vec<Obser
                 }),
         );
     }
+    found
+}
+
+/// Causes of clock, certificates and disk.
+pub(crate) fn surroundings(board: &ReadyBoard, supervisor: &Supervisor) -> Vec<Observed> {
+    let mut found = Vec::new();
     found.extend(supervisor.clock().alarm().map(|alarm| Observed {
         name: CLOCK,
         stops: alarm.at_start,
-        why: alarm.to_string(),
+        why: format!("{alarm}; {}", ClockAlarm::HINT),
+    }));
+    let expired = board.certificates.expired(supervisor.clock().unix_ms());
+    found.extend(expired.map(|why| Observed {
+        name: CERTIFICATE,
+        stops: false,
+        why,
     }));
     found.extend(disk_problem(board, supervisor).map(|(name, why)| Observed {
         name,
@@ -282,10 +333,7 @@ pub fn readiness(board: &ReadyBoard, supervisor: &Supervisor) -> Readiness {
 }
 
 /// Why nothing can be written to the disk: it hangs, or it is full.
-pub(crate) fn disk_problem(
-    board: &ReadyBoard,
-    supervisor: &Supervisor,
-) -> Option<(&'static str, String)> {
+fn disk_problem(board: &ReadyBoard, supervisor: &Supervisor) -> Option<(&'static str, String)> {
     if let Some(hung) = supervisor.hung_disk() {
         // A disk that hangs is not asked for its room: it might not answer that either.
         return Some((DISK, hung.to_string()));
@@ -301,7 +349,7 @@ pub(crate) fn show(board: &ReadyBoard, supervisor: &Supervisor) {
     board.ready.set(i64::from(now.ready));
     let planes = supervisor.planes();
     let names = planes.iter().map(|plane| plane.name);
-    for cause in names.chain([DRAINING, FATAL, CLOCK, DISK, DISK_FULL]) {
+    for cause in names.chain([DRAINING, FATAL, CLOCK, DISK, DISK_FULL, CERTIFICATE]) {
         let has = |causes: &[String]| causes.iter().any(|known| known == cause);
         let on = has(&now.missing) || has(&now.degraded);
         board.gauge.with_label_values(&[cause]).set(i64::from(on));

@@ -3,9 +3,12 @@
 
 use std::fs::{read_dir, read_to_string};
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 
 use ron_files::Dir;
-use ron_kernel::{ClosedGauge, Registry, SharedClock};
+use ron_kernel::{Gauge, Registry, SharedClock};
+use ron_proto::Timestamp;
 
 use crate::config::ChassisSettings;
 
@@ -13,13 +16,8 @@ use crate::config::ChassisSettings;
 /// supported architecture.
 const USER_HZ: f64 = 100.0;
 
-/// Registers the values that are read at each scrape, and exports the expiry of the certificates,
-/// which is read again at each reload.
-pub(crate) fn export(
-    registry: &Registry,
-    settings: &ChassisSettings,
-    data_dir: Option<Dir>,
-) -> Certificates {
+/// Registers the values that are read at each scrape.
+pub(crate) fn export(registry: &Registry, data_dir: Option<Dir>) {
     process(registry);
     registry.gauge_fn(
         "build_info",
@@ -35,9 +33,6 @@ pub(crate) fn export(
             move || free(&dir).unwrap_or(0),
         );
     }
-    let certificates = Certificates::new(registry, settings);
-    certificates.show();
-    certificates
 }
 
 /// Exports how far the machine's date is from the one that the service keeps.
@@ -84,40 +79,103 @@ fn process(registry: &Registry) {
     );
 }
 
-/// The expiry of the certificates in use; call [`Certificates::show`] after they were read.
-pub(crate) struct Certificates(Vec<(&'static str, PathBuf)>, ClosedGauge);
+/// The files of certificates in use, with their expiry; call [`Certificates::show`] after they were
+/// read. Clones are the same.
+#[derive(Clone, Default)]
+pub(crate) struct Certificates(Arc<[CertificateFile]>);
+
+struct CertificateFile {
+    key: &'static str,
+    path: PathBuf,
+    /// The earliest end of validity in the file.
+    shown: Gauge,
+    /// The end of validity of what the file is used for, in Unix seconds: a chain fails with the first
+    /// of its certificates, a list of authorities with the last.
+    end: AtomicI64,
+    authorities: bool,
+}
 
 impl Certificates {
-    fn new(registry: &Registry, settings: &ChassisSettings) -> Self {
+    /// Exports the expiry of the files that these settings use.
+    pub fn new(registry: &Registry, settings: &ChassisSettings) -> Self {
         let serves = settings.tls_enabled;
         let calls = settings.tls_peer_ca.is_some();
         let files = [
-            ("own", &settings.tls_cert, serves || calls),
-            ("client_ca", &settings.tls_client_ca, serves),
-            ("peer_ca", &settings.tls_peer_ca, calls),
+            (
+                ChassisSettings::tls_cert,
+                "own",
+                &settings.tls_cert,
+                serves || calls,
+            ),
+            (
+                ChassisSettings::tls_client_ca,
+                "client_ca",
+                &settings.tls_client_ca,
+                serves,
+            ),
+            (
+                ChassisSettings::tls_peer_ca,
+                "peer_ca",
+                &settings.tls_peer_ca,
+                calls,
+            ),
         ];
-        let used = files.into_iter().filter(|(_, _, used)| *used);
-        let files: Vec<(&str, PathBuf)> = used
-            .filter_map(|(name, path, _)| Some((name, path.clone()?)))
-            .collect();
-        let uses: Vec<&str> = files.iter().map(|(name, _)| *name).collect();
+        let used = files.into_iter().filter(|(.., used)| *used);
+        let used = used.filter_map(|(key, name, path, _)| Some((key, name, path.clone()?)));
+        let used: Vec<(&str, &str, PathBuf)> = used.collect();
+        let uses: Vec<&str> = used.iter().map(|(_, name, _)| *name).collect();
         let gauge = registry.gauge_closed(
             "certificate_not_after_seconds",
             "Earliest expiry of the certificates in a file that is in use, in Unix seconds.",
             &[("use", &uses)],
         );
-        Self(files, gauge)
+        let files = used.into_iter().map(|(key, name, path)| CertificateFile {
+            key,
+            path,
+            shown: gauge.with_label_values(&[name]),
+            end: AtomicI64::new(i64::MAX),
+            authorities: name != "own",
+        });
+        let certificates = Self(files.collect());
+        certificates.show();
+        certificates
     }
 
     /// Reads the files that the transport has just read.
     pub fn show(&self) {
-        for (name, path) in &self.0 {
+        for file in &*self.0 {
             // An unreadable file was refused before; the exported value stays that of the
             // certificate in use.
-            if let Ok(Some(end)) = ron_http::certificates_end(path) {
-                self.1.with_label_values(&[name]).set(end);
-            }
+            let Ok(Some(ends)) = ron_http::certificate_ends(&file.path) else {
+                continue;
+            };
+            let (Some(first), Some(last)) = (ends.iter().min(), ends.iter().max()) else {
+                continue;
+            };
+            file.shown.set(*first);
+            let end = if file.authorities { last } else { first };
+            file.end.store(*end, Ordering::Relaxed);
         }
+    }
+
+    /// Which certificates have expired at this time, and what to do; `None` when none has.
+    pub fn expired(&self, now_ms: u64) -> Option<String> {
+        let now = (now_ms / 1_000).cast_signed();
+        let ends = self
+            .0
+            .iter()
+            .map(|file| (file.key, file.end.load(Ordering::Relaxed)));
+        let each: Vec<String> = ends
+            .filter(|(_, end)| *end < now)
+            .map(|(key, end)| {
+                let at = Timestamp(end.max(0).cast_unsigned() * 1_000);
+                format!("the certificate in {key} expired at {at}")
+            })
+            .collect();
+        (!each.is_empty()).then(|| {
+            let each = each.join(", ");
+            format!("{each}: put the renewed file in its place and reload (SIGHUP)")
+        })
     }
 }
 

@@ -5,17 +5,14 @@
 //! same state and the same words, so the page can be checked by hand.
 
 use ron_proto::admin::{NodePlane, NodeState, Reason};
+use ron_proto::status::{ERRORS_DEGRADED_ABOVE, ERRORS_LEAST_REQUESTS};
 
 /// A poll older than this many sampling intervals does not count.
 pub const STALE_INTERVALS: u64 = 3;
 /// Unanswered polls after which a node counts as down.
 pub const LOST_POLLS: u32 = 2;
-/// Share of server errors within the window above which a node is degraded, and above which it is
-/// down.
-pub const ERRORS_DEGRADED_ABOVE: f64 = 0.01;
+/// Share of server errors within the window above which a node is down.
 pub const ERRORS_DOWN_ABOVE: f64 = 0.5;
-/// Requests within the window below which that share is not evaluated.
-pub const ERRORS_LEAST_REQUESTS: u64 = 20;
 
 /// Why a poll brought no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

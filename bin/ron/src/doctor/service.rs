@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 
 use ron_kernel::net::Address;
 use ron_kernel::{Clock as _, Net as _, OsNet, SystemClock};
-use ron_proto::status::Health;
 use ron_service::Config;
 use ron_service::config::Value;
 
@@ -17,7 +16,7 @@ use crate::backup::Recoveries;
 use crate::doctor::{Report, database, disk};
 use crate::fleet;
 use crate::layout::{Layout, api_port};
-use crate::status::{self, Answer, Place, Reply};
+use crate::status::{self, Answer, Place};
 
 /// Maximum number of files checked under one directory.
 const FILES_MAX: usize = 100_000;
@@ -110,26 +109,17 @@ fn recovered(report: &mut Report, layout: &Layout) {
 /// Checks what a service that runs says of itself, if it says anything.
 fn state(report: &mut Report, answer: &Answer) {
     let about = format!("{} state", answer.at);
-    let says = answer.problems().join("; ");
-    match &answer.reply {
-        Reply::Error(_) => report.fail(
+    let says = answer.problems.join("; ");
+    let hint = "`ron status` shows all services; docs/runbooks has what to do";
+    match answer.state {
+        "healthy" => report.ok(&about, "healthy"),
+        "degraded" => report.warn(&about, says, hint),
+        "down" => report.fail(&about, says, hint),
+        _ => report.fail(
             &about,
             format!("it runs and does not answer on its health port: {says}"),
             "it hangs or is overloaded: see its log, and restart it if that says nothing",
         ),
-        Reply::Status(status) => match status.health {
-            Health::Healthy => report.ok(&about, "healthy".to_owned()),
-            Health::Degraded => report.warn(
-                &about,
-                says,
-                "`ron status` shows all services; docs/runbooks has what to do",
-            ),
-            Health::Down => report.fail(
-                &about,
-                says,
-                "`ron status` shows all services; docs/runbooks has what to do",
-            ),
-        },
     }
 }
 

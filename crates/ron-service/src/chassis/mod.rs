@@ -102,7 +102,6 @@ pub(crate) struct Shared {
     pub stop: (ShutdownTrigger, Shutdown),
     pub tls: transport::ServedTls,
     pub peers: ClientConfig,
-    pub certificates: Certificates,
     pub reloads: ClosedCounter,
     pub reload_seconds: Histogram,
     pub reloading: AtomicBool,
@@ -196,7 +195,9 @@ impl Chassis {
             .map(|dir| KeptDate::resume(dir, parts.clock.clone()));
         let date = date.transpose()?;
         let room = config.chassis().disk_room(dir, &parts.clock);
+        let certificates = Certificates::new(&registry, config.chassis());
         let ready = ReadyBoard::starting(&registry, topology, room.clone(), events.clone());
+        let ready = ready.with_certificates(certificates);
         let feed = FeedSource {
             events: events.clone(),
             ready: ready.clone(),
@@ -211,7 +212,7 @@ impl Chassis {
         peers.net = parts.net.clone();
         peers.on_breaker = events.of_breakers();
         let tls = transport::server_tls(config.chassis())?;
-        let certificates = vitals::export(&registry, config.chassis(), dir.cloned());
+        vitals::export(&registry, dir.cloned());
         vitals::export_clock(&registry, &parts.clock);
         let shared = Arc::new(Shared {
             topology,
@@ -229,7 +230,6 @@ impl Chassis {
             log: OnceLock::new(),
             stop: parts.stop.clone(),
             tls,
-            certificates,
             peers: peers.clone(),
             reloads: registry.counter_closed(
                 "config_reloads_total",
@@ -405,6 +405,7 @@ impl Chassis {
             &*self.random,
         )
         .map_err(|e| StartError::failed(format!("the API front did not start: {e}")))?;
+        self.ready.recent().follow(api.answers());
         // The last hook, and only of a start that has succeeded: another process must not open the directory before the last
         // write.
         let data = self.data.take();

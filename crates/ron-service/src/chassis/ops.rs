@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ron_http::{ApiInfo, Need, Request, Response, Route, Router};
-use ron_kernel::{ClockAlarm, Count, LockSpec, PlaneState, QueueSpec};
+use ron_kernel::{Count, LockSpec, PlaneState, QueueSpec};
 use ron_proto::status::{
     Health, LockDoc, Plane, QueueDoc, Readiness, ServiceStatus, ThreadDoc, TopologyDoc,
 };
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::{DateAccepted, ReloadError, Shared};
 use crate::config::ChassisSettings;
 use crate::events::{Event, EventKind};
-use crate::ready::{CLOCK, disk_problem, readiness, show};
+use crate::ready::{readiness, show, surroundings};
 
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -161,24 +161,17 @@ fn status(shared: &Shared) -> Response {
                 reason: Some(why),
             }),
     );
-    planes.extend(shared.clock.alarm().map(|alarm| Plane {
-        name: CLOCK.to_owned(),
-        health: if alarm.at_start {
+    let around = surroundings(&shared.ready, &shared.sup).into_iter();
+    planes.extend(around.map(|cause| Plane {
+        name: cause.name.to_owned(),
+        health: if cause.stops {
             Health::Down
         } else {
             Health::Degraded
         },
-        ready: !alarm.at_start,
+        ready: !cause.stops,
         restart_count: 0,
-        reason: Some(format!("{alarm}; {}", ClockAlarm::HINT)),
-    }));
-    let disk = disk_problem(&shared.ready, &shared.sup);
-    planes.extend(disk.map(|(cause, why)| Plane {
-        name: cause.to_owned(),
-        health: Health::Down,
-        ready: false,
-        restart_count: 0,
-        reason: Some(why),
+        reason: Some(cause.why),
     }));
     let health = match (readiness.ready, readiness.degraded.is_empty()) {
         (false, _) => Health::Down,
@@ -203,6 +196,7 @@ fn status(shared: &Shared) -> Response {
             amnesia,
             planes,
             capabilities: shared.capabilities.get().cloned().unwrap_or_default(),
+            recent: shared.ready.recent().answers(),
             log: shared.log.get().map(|log| log()),
         },
     )

@@ -12,7 +12,7 @@ use ron_proto::status::Readiness;
 use super::{ReloadHook, Shared};
 use crate::config::{Config, ConfigProblem, Diff, Restart};
 use crate::events::{Event, EventKind};
-use crate::ready::readiness;
+use crate::ready::{RELOAD, readiness};
 
 /// Returned by every service's `start`. Dropping it drains the service for at most the configured
 /// deadline.
@@ -38,6 +38,35 @@ pub enum ReloadError {
 }
 
 impl ReloadError {
+    /// The result of the reload as a metric label.
+    const fn result(&self) -> &'static str {
+        match self {
+            Self::Invalid(_) => "invalid",
+            Self::NeedsRestart(_) | Self::Refused(_) | Self::Busy => "refused",
+        }
+    }
+
+    /// What the refusal means for the service, and what to do. Paths and line numbers of the file
+    /// are in the log alone.
+    fn consequence(&self) -> String {
+        let (why, act) = match self {
+            Self::Invalid(problems) => (
+                match problems.len() {
+                    1 => "it has a problem".to_owned(),
+                    several => format!("it has {several} problems"),
+                },
+                "the log names the lines (event reload_refused): correct them and reload (SIGHUP)",
+            ),
+            Self::NeedsRestart(_) => (
+                self.to_string(),
+                "restart the service, or undo the change and reload (SIGHUP)",
+            ),
+            Self::Refused(why) => (why.clone(), "correct it and reload (SIGHUP)"),
+            Self::Busy => (self.to_string(), "reload again (SIGHUP)"),
+        };
+        format!("the changed configuration was refused and the old one is in force: {why}; {act}")
+    }
+
     fn event(&self) -> Event {
         let (reason, number) = match self {
             Self::Invalid(problems) => ("invalid", problems.len()),
@@ -225,23 +254,27 @@ impl std::fmt::Debug for Running {
 
 impl Shared {
     pub(super) fn reload_from_file(&self) -> Result<Diff, ReloadError> {
-        match self.config.load().reread() {
-            Ok(new) => self.reload(new),
-            Err(problems) => {
-                self.reloads.with_label_values(&["invalid"]).inc();
-                let error = ReloadError::Invalid(problems);
-                self.events.publish(error.event());
-                Err(error)
-            }
-        }
+        self.reload_once(|| self.config.load().reread().map_err(ReloadError::Invalid))
     }
 
     pub(super) fn reload(&self, new: Config) -> Result<Diff, ReloadError> {
+        self.reload_once(|| Ok(new))
+    }
+
+    fn reload_once(
+        &self,
+        read: impl FnOnce() -> Result<Config, ReloadError>,
+    ) -> Result<Diff, ReloadError> {
         if self.reloading.swap(true, Ordering::SeqCst) {
             return Err(ReloadError::Busy);
         }
         let started = self.clock.now();
-        let outcome = self.apply(new);
+        let outcome = read().and_then(|new| self.apply(new));
+        // Before the next reload may begin, whose outcome is the newer one.
+        match &outcome {
+            Ok(_) => self.ready.clear(RELOAD),
+            Err(error) => self.ready.degrade(RELOAD, error.consequence()),
+        }
         self.reloading.store(false, Ordering::SeqCst);
         self.reload_seconds.observe(
             self.clock
@@ -259,7 +292,7 @@ impl Shared {
                 let changes = diff.changes.len() as u64;
                 ("ok", event.number(changes).why(diff.summary()))
             }
-            Err(error) => ("refused", error.event()),
+            Err(error) => (error.result(), error.event()),
         };
         self.events.publish(event);
         self.reloads.with_label_values(&[result]).inc();

@@ -378,6 +378,21 @@ fn a_reload_is_taken_on_whole_or_not_at_all() {
     write("batch = 8\n");
     let running = start(&load(&path), &Arc::default(), Some(hook)).unwrap();
     assert!(running.reload_from_file().unwrap().is_empty());
+    let refused = |words: [&str; 2]| {
+        assert_eq!(running.ready().degraded, ["reload"]);
+        let url = format!("{}/api/v1/status", running.health_url());
+        let status: ServiceStatus = get(&client(), &url).json().unwrap();
+        assert_eq!((status.ready, status.health), (true, Health::Degraded));
+        let plane = status.planes.iter().find(|plane| plane.name == "reload");
+        let reason = plane.unwrap().reason.clone().unwrap();
+        let said = reason.starts_with("the changed configuration was refused");
+        assert!(
+            said && words.iter().all(|word| reason.contains(word)),
+            "{reason}"
+        );
+        let dir = dir.path().to_str().unwrap();
+        assert!(!reason.contains(dir), "no path: {reason}");
+    };
 
     write("batch = 9\n[vault]\npin = \"1234\"\n[limits]\nrate_per_second = 1\n");
     let diff = running.reload_from_file().unwrap();
@@ -407,16 +422,19 @@ fn a_reload_is_taken_on_whole_or_not_at_all() {
         error.to_string(),
         "these keys need a restart: max_conns (the HTTP front is built with it), http.workers (threads read it at their start)"
     );
+    refused(["http.workers", "restart the service"]);
     write("batch = 13\n");
     assert_eq!(
         running.reload_from_file().unwrap_err(),
         ReloadError::Refused("13 is not liked".into())
     );
+    refused(["13 is not liked", "correct it"]);
     write("batch = 1000\nbatsch = 1\n");
     let ReloadError::Invalid(problems) = running.reload_from_file().unwrap_err() else {
         panic!("invalid")
     };
     assert_eq!(problems.len(), 2);
+    refused(["2 problems", "reload_refused"]);
     assert_eq!(batch(&running.config()), 9, "the old one stays");
     let metrics = running.shared.registry.render();
     for line in [
@@ -427,6 +445,9 @@ fn a_reload_is_taken_on_whole_or_not_at_all() {
     ] {
         assert!(metrics.contains(line), "{line}");
     }
+    write("batch = 9\n[vault]\npin = \"1234\"\n");
+    running.reload_from_file().unwrap();
+    assert_eq!(running.ready().degraded, [""; 0], "nothing is left of it");
 }
 
 #[test]

@@ -173,7 +173,7 @@ impl Shared {
         let served = [&self.tls.api, &self.tls.mtls];
         let served: Vec<&ServerTls> = served.into_iter().filter_map(Option::as_deref).collect();
         reload_tls(&served, self.peers.tls.as_ref()).map_err(|error| error.to_string())?;
-        self.certificates.show();
+        self.ready.certificates().show();
         Ok(())
     }
 }

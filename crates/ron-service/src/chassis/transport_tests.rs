@@ -8,6 +8,7 @@ use ron_kernel::{Deadline, OsNet, exit};
 
 use super::tests::{client, config, get, health_socket, post, start, started};
 use super::*;
+use ron_proto::status::{Health, ServiceStatus};
 
 #[test]
 fn the_plain_health_port_takes_no_actions_and_says_where_they_are_taken() {
@@ -96,9 +97,17 @@ fn sockets_of_the_service_manager_are_taken_over_where_they_are_the_configured_o
 
 /// A self-signed certificate for localhost and its key, as PEM files in a directory.
 fn certificate(dir: &Path) -> [String; 2] {
+    certificate_until(dir, 4096)
+}
+
+/// One that ends with the first day of this year.
+fn certificate_until(dir: &Path, year: i32) -> [String; 2] {
     use std::os::unix::fs::PermissionsExt as _;
-    let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
-    let pems = [made.cert.pem(), made.signing_key.serialize_pem()];
+    let mut params = rcgen::CertificateParams::new(["localhost".to_owned()]).unwrap();
+    params.not_after = rcgen::date_time_ymd(year, 1, 1);
+    let key = rcgen::KeyPair::generate().unwrap();
+    let made = params.self_signed(&key).unwrap();
+    let pems = [made.pem(), key.serialize_pem()];
     let paths = ["cert.pem", "key.pem"].map(|name| dir.join(name));
     for (path, pem) in paths.iter().zip(pems) {
         std::fs::write(path, pem).unwrap();
@@ -158,6 +167,54 @@ fn the_api_is_served_over_tls_and_a_unix_socket_as_configured() {
     let report = running.drain(Duration::from_secs(5));
     assert_eq!(report.stragglers, Vec::<String>::new());
     assert!(!Path::new(&socket).exists());
+}
+
+#[test]
+fn an_expired_certificate_is_named_until_it_is_renewed() {
+    let dir = tempfile::tempdir().unwrap();
+    let [cert, key] = certificate_until(dir.path(), 2020);
+    let authorities = dir.path().join("authorities.pem");
+    let other = tempfile::tempdir().unwrap();
+    let [valid, _] = certificate(other.path());
+    let pems = [&cert, &valid].map(|path| std::fs::read_to_string(path).unwrap());
+    std::fs::write(&authorities, pems.concat()).unwrap();
+    let running = started(&[
+        ("tls.enabled", "true"),
+        ("tls.cert_path", &cert),
+        ("tls.key_path", &key),
+        ("tls.peer_ca_path", authorities.to_str().unwrap()),
+    ]);
+    let status = || -> ServiceStatus {
+        let url = format!("{}/api/v1/status", running.health_url());
+        get(&client(), &url).json().unwrap()
+    };
+    let said = status();
+    assert_eq!((said.ready, said.health), (true, Health::Degraded));
+    let plane = said.planes.iter().find(|plane| plane.name == "certificate");
+    // Of the authorities one has not expired, and that is enough.
+    assert_eq!(
+        plane.unwrap().reason.as_deref(),
+        Some(
+            "the certificate in tls.cert_path expired at 2020-01-01T00:00:00.000Z: put the renewed file in its place and reload (SIGHUP)"
+        )
+    );
+    let cause = "svc_sample_readyz_degraded{cause=\"certificate\"}";
+    let metric = || {
+        let metrics = get(&client(), &format!("{}/metrics", running.health_url()));
+        let metrics = String::from_utf8(metrics.body).unwrap();
+        let line = metrics.lines().find_map(|line| line.strip_prefix(cause));
+        line.unwrap().trim().to_owned()
+    };
+    assert_eq!(
+        (running.ready().degraded, metric()),
+        (vec!["certificate".to_owned()], "1".to_owned())
+    );
+    certificate(dir.path());
+    running.reload((*running.config()).clone()).unwrap();
+    assert_eq!(
+        (status().health, metric()),
+        (Health::Healthy, "0".to_owned())
+    );
 }
 
 #[test]

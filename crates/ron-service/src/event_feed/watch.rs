@@ -1,4 +1,4 @@
-//! Readiness as events. The board publishes its own causes; threads, clock and disk are compared here.
+//! Readiness as events, and the answers of ready times. The board publishes its own causes; threads, clock and disk are compared here.
 
 use std::collections::BTreeMap;
 
@@ -6,6 +6,7 @@ use ron_kernel::Supervisor;
 
 use crate::events::{Event, EventKind, Events};
 use crate::ready::{ReadyBoard, observed, readiness};
+use crate::recent::Window;
 
 /// What is known of the readiness of a service.
 pub(crate) struct Watch {
@@ -18,11 +19,13 @@ pub(crate) struct Watch {
     started: bool,
     /// The event `ready` was published, and nothing since then that contradicts it.
     ready: bool,
+    answers: Window,
 }
 
 impl Watch {
     pub fn new(events: Events, board: ReadyBoard, sup: Supervisor, started: bool) -> Self {
         Self {
+            answers: Window::new(board.recent().clone()),
             events,
             board,
             sup,
@@ -73,6 +76,7 @@ impl Watch {
             stays
         });
         let ready = readiness(&self.board, &self.sup).ready && self.started;
+        self.answers.sample(self.sup.clock().now(), ready);
         if ready && !self.ready {
             self.events.publish(Event::info(EventKind::Ready));
         }
