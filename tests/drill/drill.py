@@ -1,8 +1,9 @@
-"""An on-call drill: faults in a fleet of separate processes, watched by a real Prometheus with the rules of docs/ops.
+"""An on-call drill: faults in a fleet of separate processes, watched by a real Prometheus with the rules of docs/ops; the last ones in a
+fleet whose ledger runs on two hosts over a PostgreSQL with a standby.
 
 For each fault: seconds until the console, `ron status` and an alert name the service that has it, and what else was blamed.
-Prints a table, and writes the page with --out. Started by `cargo xtask drill`; needs the Python environment of scripts/setup.sh, prometheus, and
-for some faults root or faketime, without which they are skipped and said to be.
+Prints a table, and writes the page with --out. Started by `cargo xtask drill`; needs the Python environment of scripts/setup.sh, prometheus,
+PostgreSQL, and for some faults root or faketime, without which they are skipped and said to be.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import os
 import pathlib
 import platform
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -22,6 +24,8 @@ import threading
 import time
 import urllib.request
 
+# The second ledger, of another host.
+SECOND = "ledger-b"
 SERVICES = ["ron-kms", "svc-passport", "ron-ledger", "svc-wallet", "svc-rewarder", "svc-admin"]
 # What a service needs, so that it is rightly degraded without it.
 NEEDS = {
@@ -31,6 +35,7 @@ NEEDS = {
     "svc-wallet": {"ron-ledger", "svc-passport"},
     "svc-rewarder": {"ron-ledger", "ron-kms", "svc-passport"},
     "svc-admin": set(),
+    SECOND: {"svc-passport"},
 }
 # Alerts about the past or the future, or that the console raises about the node that has the fault: no service is blamed by them.
 HISTORY = {"RonProcessRestarts", "RonThreadsRestart", "RonConsoleSeesNodesDown", "RonReloadRefused", "RonDiskFills"}
@@ -58,20 +63,33 @@ def get(url):
 class Fleet:
     def __init__(self, binaries, root, base):
         self.binaries, self.base = binaries, base
+        root.mkdir(mode=0o700)
         self.dir = root / "ron"
-        self.processes, self.extra = {}, {}
+        self.processes, self.load = {}, None
         self.ron("init", "--base-port", str(base))
 
     def ron(self, *words):
         command = [self.binaries / "ron", *words, "--data-dir", self.dir]
         return subprocess.run(command, capture_output=True, text=True, timeout=90)
 
+    def services(self):
+        return SERVICES
+
     def health(self, service):
         return self.base + 10 * SERVICES.index(service) + 5
 
+    def named(self, address):
+        """The service at an address of a health port."""
+        ports = {str(self.health(service)): service for service in self.services()}
+        return ports.get(address.rsplit(":", 1)[-1], address)
+
+    def log_of(self, service):
+        return self.dir.parent / f"{service}.log"
+
     def start(self, service, env=None):
-        log = open(self.dir.parent / f"{service}.log", "ab")
-        command = [self.binaries / service, "--config", self.dir / service / "config.toml"]
+        log = open(self.log_of(service), "ab")
+        program = "ron-ledger" if service == SECOND else service
+        command = [self.binaries / program, "--config", self.dir / service / "config.toml"]
         self.processes[service] = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | (env or {}))
 
     def restart(self, service, env=None):
@@ -106,12 +124,122 @@ class Fleet:
             connection.close()
 
 
+class TwoHosts(Fleet):
+    """A fleet with a second ledger, whose log is in a database with a standby."""
+
+    def __init__(self, binaries, root, base):
+        super().__init__(binaries, root, base)
+        self.database = Database(base + 62)
+        first, second = self.dir / "ron-ledger", self.dir / SECOND
+        plain = (first / "config.toml").read_text()
+        for ended in ("log", "derived", "projection.sqlite"):  # the log begins in the database
+            path = first / "data" / ended
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+        (second / "data").mkdir(parents=True, mode=0o700)
+        second.chmod(0o700)
+        (self.dir / "run" / SECOND).mkdir(mode=0o700)
+        for name in ("note.key", "log.vkey"):
+            shutil.copy2(first / "data" / name, second / "data" / name)
+        moved = plain.replace(f"run/ron-ledger", f"run/{SECOND}").replace("ron-ledger/data", f"{SECOND}/data")
+        moved = moved.replace(f":{base + 20}", f":{base + 60}").replace(f":{base + 25}", f":{base + 61}")
+        for path, text, port in ((first, plain, base + 20), (second, moved, base + 60)):
+            log = f'[log]\nurl = "{self.database.url}"\nnode = "http://127.0.0.1:{port}"\n\n'
+            (path / "config.toml").write_text(text.replace("[auth]\n", log + "[auth]\n", 1))
+            (path / "config.toml").chmod(0o600)
+        console = self.dir / "svc-admin" / "config.toml"
+        node = f'[[nodes]]\nid = "{SECOND}"\nhealth_url = "unix:{self.dir}/run/{SECOND}/health.sock"\n\n'
+        console.write_text(console.read_text().replace("[[nodes]]", node + "[[nodes]]", 1))
+
+    def services(self):
+        return [*SERVICES, SECOND]
+
+    def health(self, service):
+        return self.base + 61 if service == SECOND else super().health(service)
+
+
+class Database:
+    """A PostgreSQL with a synchronous standby, on this port and the next."""
+
+    SETTINGS = [
+        "listen_addresses=127.0.0.1", "unix_socket_directories=", "max_connections=60", "shared_buffers=32MB",
+        "wal_keep_size=256MB", "wal_sender_timeout=0", "wal_receiver_timeout=0", "wal_retrieve_retry_interval=100ms", "cluster_name=s1",
+    ]
+
+    def __init__(self, port):
+        self.port, self.url = port, f"postgresql://ron@127.0.0.1:{port}/postgres"
+        installed = pathlib.Path("/usr/lib/postgresql").glob("*/bin")
+        self.programs = max(installed, key=lambda path: int(path.parent.name))
+        self.dir = pathlib.Path(tempfile.mkdtemp(prefix="drill-", dir="/tmp"))
+        if os.geteuid() == 0:
+            shutil.chown(self.dir, "postgres", "postgres")
+        self.run("initdb", "-U", "ron", "-A", "trust", "--no-sync", "-E", "UTF8", "--locale=C", "-D", self.dir / "a")
+        self.primary = self.serve("a", port)
+        self.until(port, "SELECT 't'")
+        source = f"hostaddr=127.0.0.1 port={port} user=ron dbname=postgres"
+        self.run("pg_basebackup", "-R", "-X", "stream", "-c", "fast", "--no-sync", "-d", source, "-D", self.dir / "b")
+        self.standby = self.serve("b", port + 1)
+        self.ask(port, "ALTER SYSTEM SET synchronous_standby_names = 's1'")
+        self.ask(port, "SELECT pg_reload_conf()")
+        self.wait()
+
+    def command(self, program, *words):
+        """As an unprivileged user, who may not be in the present directory."""
+        own = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"] if os.geteuid() == 0 else []
+        return [*own, self.programs / program, *words]
+
+    def run(self, program, *words):
+        done = subprocess.run(self.command(program, *words), cwd="/", capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    def serve(self, name, port):
+        settings = [word for setting in self.SETTINGS for word in ("-c", setting)]
+        log = open(self.dir / f"{name}.log", "ab")
+        return subprocess.Popen(self.command("postgres", "-D", self.dir / name, "-p", str(port), *settings), cwd="/", stdout=log, stderr=log)
+
+    def ask(self, port, sql):
+        """An administrator's statement, which does not wait for the standby."""
+        source = f"hostaddr=127.0.0.1 port={port} user=ron dbname=postgres options='-c synchronous_commit=local'"
+        return self.run("psql", "-X", "-A", "-t", "-d", source, "-c", sql)
+
+    def until(self, port, sql):
+        by = time.monotonic() + 60
+        while True:
+            try:
+                if self.ask(port, sql) == "t":
+                    return
+            except AssertionError:  # it does not accept connections yet
+                pass
+            assert time.monotonic() < by, sql
+            time.sleep(0.2)
+
+    def wait(self):
+        """Until writes wait for the standby."""
+        self.until(self.port, "SELECT count(*) = 1 FROM pg_stat_replication WHERE sync_state = 'sync'")
+
+    def lose_standby(self):
+        self.standby.send_signal(signal.SIGQUIT)
+        self.standby.wait()
+
+    def regain_standby(self):
+        self.standby = self.serve("b", self.port + 1)
+        self.wait()
+
+    def stop(self):
+        for server in (self.standby, self.primary):
+            if server.poll() is None:
+                server.send_signal(signal.SIGQUIT)
+            server.wait(timeout=30)
+        shutil.rmtree(self.dir)
+
+
 class Load:
     """Some requests a second, so that there is traffic to judge."""
 
     def __init__(self, fleet):
         self.fleet, self.stopped = fleet, threading.Event()
         self.tokens = {service: fleet.token(service) for service in ("svc-wallet", "ron-ledger")}
+        self.ahead = threading.Event()
         self.thread = threading.Thread(target=self.run)
         self.thread.start()
 
@@ -119,7 +247,7 @@ class Load:
         number = 0
         while not self.stopped.wait(0.2):
             number += 1
-            for ask in (self.transfer, self.read):
+            for ask in (self.transfer, self.read, self.read_ahead):
                 try:
                     ask(number)
                 except (OSError, http.client.HTTPException):
@@ -132,6 +260,12 @@ class Load:
     def read(self, _):
         self.fleet.ask("ron-ledger", "GET", "/v1/ledger/entries", self.tokens["ron-ledger"])
 
+    def read_ahead(self, _):
+        """A client with the receipt of an entry that this ledger does not have, as after the restore of a backup, is told to retry."""
+        if self.ahead.is_set():
+            path = "/v1/ledger/entries?min_seq=1000000000"
+            self.fleet.ask("ron-ledger", "GET", path, self.tokens["ron-ledger"])
+
     def stop(self):
         self.stopped.set()
         self.thread.join()
@@ -139,9 +273,10 @@ class Load:
 
 class Prometheus:
     def __init__(self, rules, root, fleet, port):
-        self.url = f"http://127.0.0.1:{port}"
+        self.url, self.fleet = f"http://127.0.0.1:{port}", fleet
+        labels = {SECOND: "ron-ledger"}
         targets = "".join(
-            f'      - targets: ["127.0.0.1:{fleet.health(s)}"]\n        labels: {{ service: {s} }}\n' for s in SERVICES
+            f'      - targets: ["127.0.0.1:{fleet.health(s)}"]\n        labels: {{ service: {labels.get(s, s)} }}\n' for s in fleet.services()
         )
         config = root / "prometheus.yml"
         config.write_text(
@@ -157,7 +292,8 @@ class Prometheus:
     def firing(self):
         """Pairs of alert and service."""
         alerts = get(f"{self.url}/api/v1/alerts")["data"]["alerts"]
-        return {(a["labels"]["alertname"], a["labels"].get("service", "")) for a in alerts if a["state"] == "firing"}
+        found = {(a["labels"]["alertname"], a["labels"].get("service", ""), a["labels"].get("instance")) for a in alerts if a["state"] == "firing"}
+        return {(name, self.fleet.named(instance) if instance else service) for name, service, instance in found}
 
 
 class Watch:
@@ -173,20 +309,15 @@ class Watch:
             # A restart is shown for as long as the window of the console, also when all is well again.
             now = [reason for reason in node["reasons"] if reason["code"] != "process_restarted"]
             state = node["state"] if now or not node["reasons"] else "healthy"
-            said[node["service"] or node["id"]] = (state, json.dumps(now))
+            said[node["id"]] = (state, json.dumps(now))
         return said
 
     def status(self):
-        done = self.fleet.ron("status", "--json")
-        said = {}
-        for answer in json.loads(done.stdout):
-            status = answer.get("status")
-            if status is None:
-                said[answer["at"]] = ("no answer", str(answer.get("error")))
-            else:
-                ill = [p for p in status["planes"] if p["health"] != "healthy"]
-                said[answer["at"]] = (status["health"], json.dumps(ill))
-        return said
+        """With the addresses of all hosts."""
+        places = [f"--health=http://127.0.0.1:{self.fleet.health(service)}" for service in self.fleet.services()]
+        command = [self.fleet.binaries / "ron", "status", "--json", *places]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=90)
+        return {self.fleet.named(one["at"]): (one["state"], json.dumps(one["problems"])) for one in json.loads(done.stdout)}
 
     def calm(self, within):
         """Waits until nothing is wrong; what still is, after that time."""
@@ -286,6 +417,14 @@ def certificate(path, seconds):
     secret.chmod(0o600)
 
 
+def faults_of_two_hosts(fleet):
+    """What is lost when redundancy is: a node that takes over, or the second copy of the log."""
+    return [
+        {"name": "the ledger's second node is killed", "cause": SECOND, "alerts": {"RonServiceDown"}, "do": lambda: fleet.kill(SECOND), "undo": lambda: fleet.start(SECOND)},
+        {"name": "the database of the ledger loses its standby", "cause": "ron-ledger", "word": "standby", "alerts": {"RonNoDatabaseStandby"}, "do": lambda: fleet.database.lose_standby(), "undo": lambda: fleet.database.regain_standby()},
+    ]
+
+
 def faults(fleet, root):
     """The faults: what is done, which service has it, by which word it is known, and what ends it."""
     stop = threading.Event()
@@ -351,6 +490,7 @@ def faults(fleet, root):
         {"name": "a wrong policy is loaded", "cause": "svc-wallet", "word": "policy", "alerts": {"RonReloadRefused"}, "do": spoil, "undo": repair},
         {"name": "the key service is killed", "cause": "ron-kms", "alerts": down, "do": lambda: fleet.kill("ron-kms"), "undo": lambda: fleet.start("ron-kms")},
         {"name": "the issuer's clock jumps by two hours", "cause": "svc-passport", "word": "clock", "alerts": ready, "do": jump, "undo": lambda: fleet.restart("svc-passport"), "if": os.path.exists(FAKETIME) or "needs faketime"},
+        {"name": "a third of the ledger's answers are errors", "cause": "ron-ledger", "word": "server errors", "alerts": {"RonServerErrors"}, "do": lambda: fleet.load.ahead.set(), "undo": lambda: fleet.load.ahead.clear()},
     ]
 
 
@@ -402,29 +542,54 @@ def main():
         drill(args, pathlib.Path(root))
 
 
+def chosen(args, faults):
+    return [fault for fault in faults if args.faults in fault["name"]]
+
+
 def drill(args, root):
-    fleet = Fleet(args.bin.resolve(), root, args.port)
+    """The faults of a fleet on one host, then those of one on two."""
+    rows = []
+    fleet = Fleet(args.bin.resolve(), root / "one", args.port)
     data = fleet.dir / "ron-ledger" / "data"
     kept = root / "ledger-data"
     subprocess.run(["cp", "-a", data, kept], check=True)
     mounted = small_disk(data, 1600)
-    if mounted:
-        subprocess.run(["cp", "-a", f"{kept}/.", data], check=True)
-    prometheus = load = None
-    rows = []
     try:
-        for service in reversed(SERVICES):
+        if mounted:
+            subprocess.run(["cp", "-a", f"{kept}/.", data], check=True)
+        exercise(args, fleet, chosen(args, faults(fleet, root)), rows)
+    finally:
+        if mounted:
+            subprocess.run(["umount", "--lazy", data], check=True)
+    if chosen(args, faults_of_two_hosts(None)):
+        fleet = TwoHosts(args.bin.resolve(), root / "two", args.port)
+        try:
+            exercise(args, fleet, chosen(args, faults_of_two_hosts(fleet)), rows)
+        finally:
+            fleet.database.stop()
+    table = report(rows)
+    print(table)
+    if args.out:
+        page(args.out, table)
+
+
+def exercise(args, fleet, faults, rows):
+    """Runs the fleet, and gives it one fault after the other."""
+    if not faults:
+        return
+    root = fleet.dir.parent
+    prometheus = None
+    try:
+        for service in reversed(fleet.services()):
             fleet.start(service)
         done = fleet.ron("status", "--wait", "60")
         assert done.returncode == 0, done.stdout
-        load = Load(fleet)
+        fleet.load = Load(fleet)
         prometheus = Prometheus(args.rules.resolve(), root, fleet, args.port + 65)
         watch = Watch(fleet, prometheus)
         left = watch.calm(CALM)
         assert not any(left.values()), left
-        for fault in faults(fleet, root):
-            if args.faults not in fault["name"]:
-                continue
+        for fault in faults:
             if isinstance(fault.get("if"), str):
                 rows.append((fault["name"], None, fault["if"], ""))
                 continue
@@ -439,19 +604,13 @@ def drill(args, root):
             rows.append((fault["name"], seen, blamed, calm))
             print(report(rows[-1:]), flush=True)
     finally:
-        if load:
-            load.stop()
+        if fleet.load:
+            fleet.load.stop()
         for service in fleet.processes:
             fleet.stop(service)
         if prometheus:
             prometheus.process.terminate()
             prometheus.process.wait()
-        if mounted:
-            subprocess.run(["umount", "--lazy", data], check=True)
-    table = report(rows)
-    print(table)
-    if args.out:
-        page(args.out, table)
 
 
 main()
