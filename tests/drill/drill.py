@@ -92,6 +92,10 @@ class Fleet:
         command = [self.binaries / program, "--config", self.dir / service / "config.toml"]
         self.processes[service] = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | (env or {}))
 
+    def start_all(self):
+        for service in reversed(SERVICES):
+            self.start(service)
+
     def restart(self, service, env=None):
         self.stop(service)
         self.start(service, env)
@@ -149,6 +153,19 @@ class TwoHosts(Fleet):
         console = self.dir / "svc-admin" / "config.toml"
         node = f'[[nodes]]\nid = "{SECOND}"\nhealth_url = "unix:{self.dir}/run/{SECOND}/health.sock"\n\n'
         console.write_text(console.read_text().replace("[[nodes]]", node + "[[nodes]]", 1))
+
+    def start_all(self):
+        super().start_all()
+        by = time.monotonic() + 60
+        while True:  # until the first is the one that writes
+            try:
+                if get(f"http://127.0.0.1:{self.health('ron-ledger')}/api/v1/status")["log"]["active"]:
+                    break
+            except OSError:
+                pass
+            assert time.monotonic() < by, "the first ledger does not become active"
+            time.sleep(0.2)
+        self.start(SECOND)
 
     def services(self):
         return [*SERVICES, SECOND]
@@ -580,8 +597,7 @@ def exercise(args, fleet, faults, rows):
     root = fleet.dir.parent
     prometheus = None
     try:
-        for service in reversed(fleet.services()):
-            fleet.start(service)
+        fleet.start_all()
         done = fleet.ron("status", "--wait", "60")
         assert done.returncode == 0, done.stdout
         fleet.load = Load(fleet)

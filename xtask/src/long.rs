@@ -41,7 +41,7 @@ pub fn ha_pages(args: &Args) -> Outcome {
 pub fn drill(args: &Args) -> Outcome {
     let profile = args.text("profile");
     Cmd::cargo(&format!(
-        "build --profile {profile} --locked --workspace --bins"
+        "build --profile {profile} --locked --workspace --all-features --bins"
     ))
     .run()?;
     let page = files::root().join("docs/ops/drill.md");

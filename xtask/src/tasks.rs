@@ -311,8 +311,8 @@ const TESTS: &[Task] = &[
     Task {
         name: "drill",
         shows: "an on-call drill: a fleet of processes with faults, watched by a real Prometheus with the rules of docs/ops; seconds until the console, `ron status` and an alert name the cause; writes the table of docs/ops/drill.md",
-        length: "40 min, and a build",
-        needs: "prometheus and the Python environment of scripts/setup.sh; root for a full disk",
+        length: "50 min, and a build",
+        needs: "prometheus, PostgreSQL and the Python environment of scripts/setup.sh; root for a full disk",
         args: &[
             "--faults= : only faults whose name contains this; the page is left alone",
             "--profile=release : cargo's profile; dev builds quickly",

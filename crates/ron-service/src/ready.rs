@@ -38,6 +38,9 @@ pub(crate) const CERTIFICATE: &str = "certificate";
 /// The last reload was refused.
 pub(crate) const RELOAD: &str = "reload";
 
+/// This node of a service waits to take over from another. `/readyz` shows that it takes no writes, and nothing is wrong with it.
+pub const STANDBY: &str = "standby";
+
 /// Seconds after which a retry makes sense while not ready.
 const RETRY_AFTER_S: u32 = 2;
 
@@ -252,10 +255,10 @@ impl ReadyBoard {
             .missing
             .iter()
             .map(|(name, why)| (*name, Health::Down, why.clone()));
-        let degraded = causes
-            .degraded
-            .iter()
-            .map(|(name, why)| (*name, Health::Degraded, why.clone()));
+        let degraded = causes.degraded.iter().map(|(name, why)| match *name {
+            STANDBY => (*name, Health::Healthy, why.clone()),
+            name => (name, Health::Degraded, why.clone()),
+        });
         missing.chain(degraded).collect()
     }
 }
@@ -401,5 +404,10 @@ mod tests {
         assert_eq!(board.snapshot().degraded, ["auth", "kms"]);
         hook(None);
         assert_eq!(board.snapshot().degraded, ["kms"]);
+        board.declare(&[STANDBY]);
+        board.degrade(STANDBY, "of another node");
+        let healths: Vec<_> = board.causes().iter().map(|one| (one.0, one.1)).collect();
+        let wanted = [("kms", Health::Degraded), (STANDBY, Health::Healthy)];
+        assert_eq!(healths, wanted, "nothing is wrong with a standby");
     }
 }

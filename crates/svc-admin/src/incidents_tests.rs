@@ -273,7 +273,7 @@ fn any_line() -> impl Strategy<Value = (i64, Line)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(512))]
+    #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
     fn a_story_that_goes_on_is_that_of_all_lines(

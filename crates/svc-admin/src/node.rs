@@ -18,6 +18,9 @@ use crate::settings::{NodeSpec, Sampling};
 use crate::state::{Facts, PollFailure, Ready, is_unreachable};
 use crate::topology::NODE_LOCK_ROW;
 
+/// The cause in `/readyz` of a node that waits to take over from another.
+const STANDBY: &str = "standby";
+
 /// The outcome of one poll.
 #[derive(Clone, Debug)]
 pub enum Outcome {
@@ -230,8 +233,9 @@ impl Memory {
         }
         view.facts.process_restarts_in_window = self.restarts.len() as u64;
         // A node that is not ready says so itself; errors it returns meanwhile are expected, most
-        // of all after a start.
-        let ready = view.facts.failures == 0 && view.facts.ready.as_ref().is_none_or(|r| r.ready);
+        // of all after a start. Those of a standby are too.
+        let serves = |ready: &Ready| ready.ready && !ready.degraded.iter().any(|c| c == STANDBY);
+        let ready = view.facts.failures == 0 && view.facts.ready.as_ref().is_none_or(serves);
         if ready && self.was_ready {
             let (all, failed) = derive::outcomes_since(rings, now_ms);
             self.outcomes.push_back((now_ms, all, failed));

@@ -162,6 +162,21 @@ fn readiness_decides_next() {
         &["cause"],
         "jwks",
     );
+    let standby = Ready {
+        ready: true,
+        degraded: vec!["standby".into()],
+        ..Ready::default()
+    };
+    check(
+        |f| {
+            f.ready = Some(standby.clone());
+            f.planes
+                .push(plane("standby", NodeState::Healthy, Some("of another node")));
+        },
+        NodeState::Healthy,
+        &[],
+        "",
+    );
     check(|f| f.ready = None, NodeState::Healthy, &[], "");
 }
 

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::{DateAccepted, ReloadError, Shared};
 use crate::config::ChassisSettings;
 use crate::events::{Event, EventKind};
-use crate::ready::{readiness, show, surroundings};
+use crate::ready::{STANDBY, readiness, show, surroundings};
 
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -173,7 +173,8 @@ fn status(shared: &Shared) -> Response {
         restart_count: 0,
         reason: Some(cause.why),
     }));
-    let health = match (readiness.ready, readiness.degraded.is_empty()) {
+    let mut degraded = readiness.degraded.iter();
+    let health = match (readiness.ready, degraded.all(|cause| cause == STANDBY)) {
         (false, _) => Health::Down,
         (true, false) => Health::Degraded,
         (true, true) => Health::Healthy,

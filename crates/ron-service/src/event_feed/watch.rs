@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use ron_kernel::Supervisor;
 
 use crate::events::{Event, EventKind, Events};
-use crate::ready::{ReadyBoard, observed, readiness};
+use crate::ready::{ReadyBoard, STANDBY, observed, readiness};
 use crate::recent::Window;
 
 /// What is known of the readiness of a service.
@@ -75,8 +75,11 @@ impl Watch {
             }
             stays
         });
-        let ready = readiness(&self.board, &self.sup).ready && self.started;
-        self.answers.sample(self.sup.clock().now(), ready);
+        let readiness = readiness(&self.board, &self.sup);
+        let ready = readiness.ready && self.started;
+        // What a standby refuses is no failure: another node does it.
+        let serves = ready && !readiness.degraded.iter().any(|cause| cause == STANDBY);
+        self.answers.sample(self.sup.clock().now(), serves);
         if ready && !self.ready {
             self.events.publish(Event::info(EventKind::Ready));
         }
