@@ -75,6 +75,11 @@ pub fn move_to_database(ron_binary: &Path, dir: &Path, url: &str) -> Result<(), 
 impl Fleet {
     /// Starts it on free ports and waits until it is ready.
     pub fn start(ron: &Path, dir: &Path) -> Result<Self, String> {
+        Self::start_at(ron, dir, "error")
+    }
+
+    /// The same at a level of its log.
+    pub fn start_at(ron: &Path, dir: &Path, log_level: &str) -> Result<Self, String> {
         let begin = Instant::now();
         let mut child = Command::new(ron)
             .args([
@@ -82,7 +87,7 @@ impl Fleet {
                 "--base-port",
                 "0",
                 "--log-level",
-                "error",
+                log_level,
                 "--data-dir",
             ])
             .arg(dir)

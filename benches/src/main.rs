@@ -16,6 +16,7 @@ mod proofs;
 mod raw;
 mod reads;
 mod revocations;
+mod sizes;
 mod wallet;
 
 use std::path::PathBuf;
@@ -59,6 +60,8 @@ enum Command {
     Wallet(WalletArgs),
     /// Fill a ledger through the wallet and measure reads of its history.
     Reads(ReadsArgs),
+    /// Start a fleet and weigh what each kind of operation leaves on disk.
+    Sizes(sizes::SizeArgs),
     /// Fill the KMS's audit log and request proofs from it.
     Proofs(proofs::ProofArgs),
     /// GET one URL as fast as the server responds.
@@ -144,6 +147,7 @@ fn main() {
         Command::Console(args) => console::run(&args),
         Command::Wallet(args) => wallet::run(&args),
         Command::Reads(args) => reads::run(&args),
+        Command::Sizes(args) => sizes::run(&args),
         Command::Proofs(args) => proofs::run(&args),
         Command::Get(args) => get(&args),
     };

@@ -8,6 +8,7 @@ use std::time::Duration;
 use ron_kernel::{Deadline, Shutdown, Snapshot};
 use ron_proto::values::Alg;
 use ron_service::config::{ByteSize, NoteName};
+use ron_service::log_host::archive::ArchiveKeys;
 use ron_service::log_host::asker::WitnessKeys;
 use ron_service::pinned::KeyRing;
 use ron_service::records::{Engine, EngineDurability};
@@ -131,6 +132,7 @@ ron_service::settings! {
         "vault.mount" => vault_mount: VaultMount = "transit", restart(Front);
         ..lifecycle: LifecycleSettings;
         ..devices: DeviceKeys;
+        ..archive: ArchiveKeys;
         ..witness: WitnessKeys;
     }
 }
@@ -291,6 +293,7 @@ fn check_places(
     backend: KeyBackend,
     problems: &mut Vec<ConfigProblem>,
 ) {
+    problems.extend(keys.archive.problem(config));
     let chassis = config.chassis();
     if backend == KeyBackend::Memory && !chassis.amnesia {
         problems.push(config.problem(

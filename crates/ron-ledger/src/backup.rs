@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 
 use ron_files::{Disk as _, OsDisk, rename_durably};
 use ron_service::log_host::note_key::{KEY_FILE, VKEY_FILE};
-use ron_tlog::VerifierKey;
+use ron_tlog::append::archived_files;
+use ron_tlog::{OpenError, VerifierKey};
 
 use crate::verify::{Fault, Report, verify_dir};
 
@@ -25,6 +26,8 @@ pub enum BackupError {
     InTheWay(PathBuf),
     #[error("{0} holds no ledger: it has no log directory")]
     NoLedger(PathBuf),
+    #[error(transparent)]
+    Log(#[from] OpenError),
     #[error("the copy does not verify: {0}")]
     NotWhole(#[from] Fault),
 }
@@ -116,6 +119,11 @@ fn copy_log(from: &Path, to: &Path) -> BackupResult<()> {
         for name in names.iter().filter(|n| n.ends_with(ending)) {
             copy(from, to, name, 0o600)?;
         }
+    }
+    // A copy has what is archived beside it, and needs no archive.
+    for packed in archived_files(&OsDisk, from)? {
+        let target = to.join(packed.file_name().unwrap_or_default());
+        at(&packed, OsDisk.copy(&packed, &target, 0o600))?;
     }
     at(to, OsDisk.sync_dir(to))
 }

@@ -98,7 +98,13 @@ impl Service for RonLedger {
             entries_scope: scope::LEDGER_AUDIT,
             cosigned: witnessed.cosigned,
         };
-        let with = writer_parts(&chassis, &settings, &metrics, node, witnessed.heads);
+        let archive = settings
+            .archive
+            .of(engine.archiver(), chassis.clock.clone());
+        let with = WriterParts {
+            archive,
+            ..writer_parts(&chassis, &settings, &metrics, node, witnessed.heads)
+        };
         let (ledger, notifications) = writer::spawn(engine, with);
         let feed = spawn_feed(&chassis, &ledger, notifications.events, &metrics);
         let wanted = data_dir.filter(|_| settings.projection);
@@ -144,6 +150,7 @@ fn writer_parts(
         room: chassis.room.clone(),
         commits: settings.commits,
         node: node::spawn(chassis, settings, node, witnesses),
+        archive: None,
     }
 }
 
@@ -160,6 +167,7 @@ fn open(chassis: &Chassis, settings: &Settings, home: Option<&Dir>) -> Result<Op
     options.random = chassis.random.clone();
     options.snapshot_every = settings.snapshot_every;
     options.limits = settings.limits();
+    options.archive_dir.clone_from(&settings.archive.dir);
     let sessions = node::sessions(chassis, settings, home)?;
     let (disk, dir, signer): (SharedDisk, PathBuf, _) = match home {
         Some(dir) => {

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use ron_files::{Disk, WatchedDisk};
 use ron_kernel::{DiskWatches, OsRandom, RankedRwLock, SharedRandom};
 use ron_proto::Timestamp;
+use ron_tlog::append::Archiver;
 use ron_tlog::tree::leaf_hash;
 use ron_tlog::{Checkpointer, Hash, Log, LogOptions, LogReader, ReadError, VerifierKey};
 
@@ -40,6 +41,8 @@ pub struct EngineOptions {
     pub snapshot_every: u64,
     /// The operator's limits; may change between two starts.
     pub limits: Limits,
+    /// Directory for archived segments of the log.
+    pub archive_dir: Option<PathBuf>,
     /// Gives the salts of the log's checksums and of private records.
     pub random: SharedRandom,
 }
@@ -52,6 +55,7 @@ impl EngineOptions {
             segment_entries: SEGMENT_ENTRIES,
             snapshot_every: 1_000_000,
             limits: Limits::default(),
+            archive_dir: None,
             random: OsRandom::shared(),
         }
     }
@@ -60,6 +64,7 @@ impl EngineOptions {
         let mut log = LogOptions::new(self.origin.clone());
         log.segment_entries = self.segment_entries;
         log.random = self.random.clone();
+        log.archive_dir.clone_from(&self.archive_dir);
         log.verifiers.extend(self.verifier.clone());
         log
     }
@@ -391,6 +396,11 @@ impl Engine {
         self.snapshot_seq = seq;
         self.keys_from = seq + 1;
         Some(job)
+    }
+
+    /// The right to archive segments of the log, for another thread.
+    pub fn archiver(&self) -> Archiver {
+        self.log.archiver()
     }
 
     /// The part that writes snapshots, for another thread.

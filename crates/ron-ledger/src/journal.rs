@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ron_kernel::Deadline;
-use ron_tlog::append::{EngineError as LogError, EngineLog};
+use ron_tlog::append::{Archiver, EngineError as LogError, EngineLog};
 use ron_tlog::store::StoreError;
 use ron_tlog::{AppendError, Checkpointer, Hash, Log, LogReader};
 
@@ -40,6 +40,13 @@ impl Journal {
         match self {
             Self::Files(log) => log.reader(),
             Self::Shared { log, .. } => log.reader(),
+        }
+    }
+
+    pub fn archiver(&self) -> Archiver {
+        match self {
+            Self::Files(log) => log.archiver(),
+            Self::Shared { log, .. } => log.archiver(),
         }
     }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use ron_proto::{Account, Amount};
 use ron_service::config::NoteName;
+use ron_service::log_host::archive::ArchiveKeys;
 use ron_service::log_host::asker::WitnessKeys;
 use ron_service::records::{Engine, EngineDurability};
 use ron_service::{ChassisSettings, Config, ConfigProblem, ServiceSettings, Settings as _, Table};
@@ -49,6 +50,7 @@ ron_service::settings! {
         "ledger.projection" => projection: bool = "true", restart(Threads);
         /// Maximum number of commits waiting for the writer; further ones get 429.
         "queues.commits" => commits: usize = "1024", range("1", "65536"), restart(Queues);
+        ..archive: ArchiveKeys;
         ..witness: WitnessKeys;
     }
 }
@@ -75,6 +77,7 @@ impl ServiceSettings for Settings {
                 "log.url and log.node are set together: clients of a standby are told where to go";
             problems.push(config.problem(Self::log_node, why));
         }
+        problems.extend(settings.archive.problem(config));
         if problems.is_empty() {
             Ok(settings)
         } else {

@@ -16,6 +16,7 @@ use ron_kernel::{
 };
 use ron_proto::Timestamp;
 use ron_proto::ledger::EntryKind;
+use ron_service::log_host::archive::{LOOK_EVERY, LogArchive};
 
 use crate::core::Kind;
 use crate::engine::{CommitError, Committed, Engine, Request, Shared, SnapshotJob, Snapshotter};
@@ -60,6 +61,8 @@ pub struct WriterParts {
     pub commits: usize,
     /// Of a ledger whose log is in an engine.
     pub node: Option<NodeParts>,
+    /// Archives segments of the log.
+    pub archive: Option<LogArchive>,
 }
 
 /// The state of the writer thread.
@@ -126,9 +129,16 @@ pub fn spawn(engine: Engine, parts: WriterParts) -> (Ledger, Notifications) {
     parts.sup.spawn(&ANSWER, move |ctx| {
         run_answers(ctx, &answers_rx, &for_answers.0, &for_answers.1);
     });
-    let (metrics, health) = (parts.metrics, parts.health);
+    let (metrics, health, archive) = (parts.metrics, parts.health, parts.archive);
     parts.sup.spawn(&SNAPSHOT, move |ctx| {
-        run_snapshots(ctx, &snapshots_rx, &snapshotter, &metrics, &*health);
+        run_snapshots(
+            ctx,
+            &snapshots_rx,
+            &snapshotter,
+            archive.clone(),
+            &metrics,
+            &*health,
+        );
     });
     let ledger = Ledger {
         shared,
@@ -461,11 +471,17 @@ fn run_snapshots(
     ctx: &ThreadCtx,
     jobs: &Receiver<SnapshotJob>,
     to: &Snapshotter,
+    mut archive: Option<LogArchive>,
     metrics: &Metrics,
     health: &dyn Health,
 ) {
     loop {
-        match jobs.recv(&ctx.shutdown, Deadline::within(Duration::from_secs(60))) {
+        // One segment at a time: a snapshot does not wait for all that are due.
+        let more = archive
+            .as_mut()
+            .is_some_and(|archive| archive.step(&ctx.shutdown));
+        let pause = if more { Duration::ZERO } else { LOOK_EVERY };
+        match jobs.recv(&ctx.shutdown, Deadline::within(pause)) {
             Recv::Item(job) => write_snapshot(to, &job, metrics, health),
             Recv::Timeout => {}
             Recv::Shutdown | Recv::Closed => break,

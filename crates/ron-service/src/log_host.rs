@@ -1,6 +1,7 @@
 //! Serves a verifiable log over HTTP (C2SP tlog-tiles, notes and proofs), and publishes its
 //! checkpoints in time.
 
+pub mod archive;
 pub mod asker;
 pub mod cosign;
 mod failure_log;

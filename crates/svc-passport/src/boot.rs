@@ -387,6 +387,8 @@ impl Core {
         keys: &Arc<KeyKeeper>,
         (revocations, jobs, documents): Queues,
     ) {
+        let keys_of_archive = &self.settings.keys.archive;
+        let archive = keys_of_archive.of(register.archiver(), chassis.clock.clone());
         let revoker = Revoker::new(
             register,
             self.view.clone(),
@@ -424,7 +426,9 @@ impl Core {
             ready: chassis.ready.clone(),
             watch: (chassis.clock.clone(), self.metrics.clone()),
         });
-        sup.spawn(&PUBLISHER, move |ctx| publisher.run(ctx, &documents));
+        sup.spawn(&PUBLISHER, move |ctx| {
+            publisher.run(ctx, &documents, archive.clone())
+        });
         let (every, keeper) = (self.settings.keys.kms_refresh, keys.clone());
         sup.spawn(&KEYS, move |ctx| {
             keeper.run(ctx, every, |ctx| tries.recheck(ctx));

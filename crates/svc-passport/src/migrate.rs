@@ -74,6 +74,7 @@ impl IssuerService {
             known: known.into_iter().collect(),
             witnesses: None,
             random: random.clone(),
+            archive_dir: None,
         };
         let store = RevocationStore::open(&self.data).map_err(|e| e.to_string())?;
         Register::open(store, place).map_err(|e| e.to_string())

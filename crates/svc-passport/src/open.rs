@@ -88,6 +88,7 @@ pub fn open_register(
     let mut known: Vec<Checkpoint> = known.into_iter().collect();
     let signer = Arc::new(signer);
     let random = chassis.random.clone();
+    let archive_dir = settings.keys.archive.dir.clone();
     let (opened, node) = match session {
         None => {
             let place = LogPlace {
@@ -97,6 +98,7 @@ pub fn open_register(
                 known,
                 witnesses: witnesses.as_mut(),
                 random,
+                archive_dir,
             };
             (Register::open(store, place), None)
         }
@@ -112,6 +114,7 @@ pub fn open_register(
                 store: session,
                 within: node.within,
                 head: node.head.clone(),
+                archive_dir,
             };
             (Register::open_shared(store, place), Some(node))
         }

@@ -9,6 +9,7 @@ use ron_proto::caveat::{CaveatMaxima, IpBlock};
 use ron_proto::passport::TTL_S_MAX;
 use ron_proto::{Alg, Kid, Timestamp};
 use ron_service::config::{Blocks, ByteSize, Uid};
+use ron_service::log_host::archive::ArchiveKeys;
 use ron_service::log_host::asker::WitnessKeys;
 use ron_service::pinned::KeyRing;
 use ron_service::records::{Engine, EngineDurability};
@@ -151,6 +152,7 @@ ron_service::settings! {
         /// Names that the issuer had before, the first one first, as `ron issuer move` writes them. Policy notes and the log of revocations
         /// are signed under the first one for good, so no block is removed.
         "former" => former: Blocks<FormerKeys>, restart(Documents);
+        ..archive: ArchiveKeys;
         ..witness: WitnessKeys;
     }
 }
@@ -212,6 +214,7 @@ impl ServiceSettings for Settings {
             let why = "is not set, and log.url is: each of several issuers would take a proof or assertion once";
             problems.push(config.problem(Keys::records_url, why));
         }
+        problems.extend(keys.archive.problem(config));
         check_pq(config, &keys, &mut problems);
         check_note_keys(config, &keys, &mut problems);
         check_kinds(config, &keys, &mut problems);

@@ -9,6 +9,8 @@ use std::time::Duration;
 use ron_custody::store::is_unfinished;
 use ron_files::{Disk as _, OsDisk};
 use ron_service::Store;
+use ron_tlog::OpenError;
+use ron_tlog::append::{archive_of, archived_files};
 
 use super::manifest::{FileEntry, Manifest, hash};
 use crate::net::pause;
@@ -34,6 +36,8 @@ pub struct Copier {
     before: Option<(PathBuf, Manifest)>,
     files: BTreeMap<String, FileEntry>,
     dirs: BTreeSet<PathBuf>,
+    /// Directories of archived segments, which were copied with their logs.
+    archives: BTreeSet<PathBuf>,
     /// Bytes that were copied, and that are shared with the backup before.
     copied: u64,
     shared: u64,
@@ -48,6 +52,7 @@ impl Copier {
             before,
             files: BTreeMap::new(),
             dirs: BTreeSet::from([to.to_owned()]),
+            archives: BTreeSet::new(),
             copied: 0,
             shared: 0,
         }
@@ -77,14 +82,16 @@ impl Copier {
         let mut names = OsDisk
             .list(&from)
             .map_err(|e| format!("cannot read {}: {e}", from.display()))?;
-        names.sort_by_key(|name| !is_database(name));
+        // Logs next: they name their archives, which are copied with them.
+        let is_log = |name: &String| from.join(name).join("log.meta").exists();
+        names.sort_by_key(|name| (!is_database(name), !is_log(name)));
         for below in names {
             let path = if name.is_empty() {
                 below
             } else {
                 format!("{name}/{below}")
             };
-            if is_left_out(&path) {
+            if is_left_out(&path) || self.archives.contains(&self.from.join(&path)) {
                 continue;
             }
             match std::fs::metadata(self.from.join(&path)) {
@@ -98,19 +105,24 @@ impl Copier {
 
     /// Copies a file unless it was; one that is not there, or no more, is left out.
     pub fn file_if_there(&mut self, name: &str) -> Result<(), String> {
+        let from = self.from.join(name);
+        self.file_from(&from, name)
+    }
+
+    fn file_from(&mut self, from: &Path, name: &str) -> Result<(), String> {
         if self.files.contains_key(name) {
             return Ok(());
         }
-        let (from, to) = (self.from.join(name), self.target(name)?);
+        let to = self.target(name)?;
         let failed = |e: io::Error| format!("cannot copy {}: {e}", from.display());
-        let meta = match std::fs::metadata(&from) {
+        let meta = match std::fs::metadata(from) {
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
             meta => meta.map_err(failed)?,
         };
         if is_database(name) {
-            Store::copy(&from, &to).map_err(|e| e.to_string())?;
+            Store::copy(from, &to).map_err(|e| e.to_string())?;
         } else {
-            match OsDisk.copy(&from, &to, meta.mode() & 0o777) {
+            match OsDisk.copy(from, &to, meta.mode() & 0o777) {
                 Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
                 done => done.map_err(failed)?,
             }
@@ -145,7 +157,8 @@ impl Copier {
         ))
     }
 
-    /// Copies a log: what says how far it is signed first, then the segments that are there at that moment, then their indexes.
+    /// Copies a log: what says how far it is signed first, then the segments that are there at that moment, then their indexes, and
+    /// the archived segments to the directory of the log, so that the copy needs no archive.
     pub fn log(&mut self, name: &str) -> Result<(), String> {
         let dir = self.from.join(name);
         let list = || {
@@ -154,7 +167,11 @@ impl Copier {
                 .map_err(|e| format!("{}: {e}", dir.display()))
         };
         let ends = |name: &String, ending: &str| name.ends_with(ending);
-        let is_bulk = |name: &String| ends(name, ".seg") || ends(name, ".idx");
+        let is_bulk = |name: &String| {
+            [".seg", ".idx", ".seg.zst"]
+                .iter()
+                .any(|end| name.ends_with(end))
+        };
         // The keys that signed a checkpoint are written before it.
         let mut small: Vec<String> = list()?.into_iter().filter(|name| !is_bulk(name)).collect();
         small.sort_by_key(|name| name != "checkpoint");
@@ -172,24 +189,34 @@ impl Copier {
                 // All segments but the last are complete.
                 let is_closed =
                     newest.is_some_and(|newest| below[..8.min(below.len())] < newest[..8]);
-                if !(is_closed && self.share(&path)?) {
+                if !(is_closed && self.share(&dir.join(below), &path)?) {
                     self.file_if_there(&path)?;
                 }
+            }
+        }
+        let failed = |e: OpenError| format!("{}: {e}", dir.display());
+        self.archives
+            .extend(archive_of(&OsDisk, &dir).map_err(failed)?);
+        // After the segments: what has been archived since is copied twice, and nothing is missing.
+        for packed in archived_files(&OsDisk, &dir).map_err(failed)? {
+            let below = packed.file_name().unwrap_or_default().to_string_lossy();
+            let path = format!("{name}/{below}");
+            if !self.share(&packed, &path)? {
+                self.file_from(&packed, &path)?;
             }
         }
         Ok(())
     }
 
     /// Links a file of the backup before, if that is a copy of the same file; false if it is not.
-    fn share(&mut self, name: &str) -> Result<bool, String> {
+    fn share(&mut self, from: &Path, name: &str) -> Result<bool, String> {
         let Some((backup, manifest)) = &self.before else {
             return Ok(false);
         };
         let Some(entry) = manifest.files.get(name).cloned() else {
             return Ok(false);
         };
-        let from = self.from.join(name);
-        let meta = std::fs::metadata(&from).map_err(|e| format!("{}: {e}", from.display()))?;
+        let meta = std::fs::metadata(from).map_err(|e| format!("{}: {e}", from.display()))?;
         if (meta.len(), modified_us(&meta)) != (entry.bytes, entry.modified_us) {
             return Ok(false);
         }

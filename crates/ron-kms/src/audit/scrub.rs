@@ -1,13 +1,16 @@
-//! Background verification of the whole log: soon after start, then every `audit.scrub_interval`.
+//! Background verification of the log: soon after start, then every `audit.scrub_interval`. Of archived segments the leaf hashes are
+//! verified; their leaves are read by `ron audit verify`. Then segments that are old enough are archived.
 
 use std::time::Duration;
 
 use ron_files::Dir;
 use ron_kernel::ThreadCtx;
 use ron_service::log_host::KeyView;
+use ron_service::log_host::archive::LogArchive;
+use ron_tlog::append::archived_files;
 
 use super::health::{AuditHealth, Fault};
-use super::verify::verify_on;
+use super::verify::verify_present;
 use crate::settings::{InForce, pause_while};
 
 /// Delay of the first verification, so that it does not compete with the start.
@@ -27,7 +30,7 @@ pub struct Scrub {
 }
 
 impl Scrub {
-    pub fn run(&self, ctx: &ThreadCtx) {
+    pub fn run(&self, ctx: &ThreadCtx, mut archive: Option<LogArchive>) {
         let interval = || self.settings.with(|settings| settings.keys.scrub_interval);
         let mut most = FIRST_AFTER;
         while !pause_while(&ctx.shutdown, || interval().min(most)) {
@@ -36,6 +39,10 @@ impl Scrub {
             } else {
                 UNREAD_AGAIN
             };
+            while archive
+                .as_mut()
+                .is_some_and(|archive| archive.step(&ctx.shutdown))
+            {}
         }
     }
 
@@ -47,13 +54,7 @@ impl Scrub {
         for last in [false, true] {
             // Loaded for each attempt: the log's key may be rotated in between.
             let keys = self.keys.chain();
-            match verify_on(
-                &**self.dir.disk(),
-                self.dir.path(),
-                keys.keys(),
-                &stop,
-                &mut |_, _| (),
-            ) {
+            match verify_present(&**self.dir.disk(), self.dir.path(), keys.keys(), &stop) {
                 Ok(report) => {
                     tracing::info!(event = "audit_verified", leaves = report.size);
                     return true;
@@ -73,11 +74,13 @@ impl Scrub {
         true
     }
 
-    /// Whether files can be listed and opened at all.
+    /// Whether files can be listed and opened at all, also those of the archive.
     fn readable(&self) -> bool {
+        let archived = archived_files(&**self.dir.disk(), self.dir.path());
         let openable = |name: &String| self.dir.open_read(name).is_ok();
         self.dir
             .list()
             .is_ok_and(|names| names.iter().all(openable))
+            && archived.is_ok()
     }
 }

@@ -6,10 +6,11 @@ use std::path::Path;
 
 use ron_crypto::hash::sha256;
 use ron_files::{Disk, OsDisk};
-use ron_tlog::append::verify_on as verify_log;
+use ron_tlog::append::{Visited, verify_on as verify_log, verify_present as present_log};
 use ron_tlog::checkpoint::Checkpoint;
 use ron_tlog::note::VerifierKey;
 use ron_tlog::rotation::{KeyChain, Rotation};
+use ron_tlog::{Verified, VerifyError};
 
 use super::leaf::{Leaf, NO_MATCH, OK, Op};
 use super::ring::kept_keys;
@@ -77,25 +78,38 @@ pub fn verify_on(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<AuditReport, AuditError> {
     let mut check = LeafCheck::default();
-    let mut on_entry = |_: u64, bytes: &[u8], _: &[u8]| -> Result<(), String> {
-        if stop() {
-            return Err("the verification was stopped".into());
+    let mut on_entry = |_: u64, bytes: &[u8], _: &[u8]| check.take_unless(stop, bytes);
+    let verified = verify_log(disk, dir, keys, &mut on_entry, progress)?;
+    check.conclude(verified, keys)
+}
+
+/// As [`verify_on`] without the leaves in archived segments, of which the hashes are taken from the index files. Counts of keys begin
+/// behind them.
+pub fn verify_present(
+    disk: &dyn Disk,
+    dir: &Path,
+    keys: &[VerifierKey],
+    stop: &dyn Fn() -> bool,
+) -> Result<AuditReport, AuditError> {
+    let mut check = LeafCheck::default();
+    let mut visit = |visited: Visited<'_>| match visited {
+        Visited::Entry(_, bytes, _) => check.take_unless(stop, bytes),
+        Visited::Archived(after) => {
+            check.pass_over(after);
+            Ok(())
         }
-        check.take(bytes)
     };
-    let verified =
-        verify_log(disk, dir, keys, &mut on_entry, progress).map_err(|e| AuditError {
-            index: e.index,
-            why: e.why,
-        })?;
-    check
-        .signed_in_time(&verified.checkpoint, keys)
-        .map_err(|why| AuditError { index: None, why })?;
-    let mut report = check.report;
-    report.size = verified.size;
-    report.root = verified.root;
-    report.checkpoint_size = verified.checkpoint_size;
-    Ok(report)
+    let verified = present_log(disk, dir, keys, &mut visit)?;
+    check.conclude(verified, keys)
+}
+
+impl From<VerifyError> for AuditError {
+    fn from(error: VerifyError) -> Self {
+        Self {
+            index: error.index,
+            why: error.why,
+        }
+    }
 }
 
 /// Checks leaves in order, wherever they come from: canonical, counters without a gap, times and store versions that only grow,
@@ -111,6 +125,29 @@ pub struct LeafCheck {
 }
 
 impl LeafCheck {
+    fn take_unless(&mut self, stop: &dyn Fn() -> bool, bytes: &[u8]) -> Result<(), String> {
+        if stop() {
+            return Err("the verification was stopped".into());
+        }
+        self.take(bytes)
+    }
+
+    /// The leaves before `index` are not taken.
+    fn pass_over(&mut self, index: u64) {
+        self.report.size = index;
+        self.counters.pass_over(index);
+    }
+
+    fn conclude(self, verified: Verified, keys: &[VerifierKey]) -> Result<AuditReport, AuditError> {
+        self.signed_in_time(&verified.checkpoint, keys)
+            .map_err(|why| AuditError { index: None, why })?;
+        let mut report = self.report;
+        report.size = verified.size;
+        report.root = verified.root;
+        report.checkpoint_size = verified.checkpoint_size;
+        Ok(report)
+    }
+
     /// Checks the next leaf and adds it to the report.
     pub fn take(&mut self, bytes: &[u8]) -> Result<(), String> {
         let leaf = Leaf::parse(bytes)?;

@@ -33,6 +33,9 @@ pub struct Counters {
     /// The newest operation whose answer is in the journal, whatever happened since.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answered: Option<Answered>,
+    /// Earlier leaves were passed over, so that the count of a key that was not seen yet may be any.
+    #[serde(skip)]
+    passed_over: bool,
     /// The newest one of the last append. A crash may have come before its answer was in the journal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     unsure: Option<Answered>,
@@ -86,8 +89,15 @@ impl Counters {
             last_ts: self.last_ts,
             store_version: self.store_version,
             answered: self.answered.clone(),
+            passed_over: false,
             unsure: self.unsure.clone(),
         }
+    }
+
+    /// Goes on at a leaf without those before it.
+    pub fn pass_over(&mut self, index: u64) {
+        self.log_size = index;
+        self.passed_over = true;
     }
 
     /// Counts a leaf; refuses one whose time, store version or counter does not follow from the leaves before.
@@ -100,7 +110,12 @@ impl Counters {
         }
         match (&leaf.key, leaf.key_op_counter) {
             (Some(key), Some(counter)) => {
-                let count = self.keys.entry(key.clone()).or_default();
+                let unseen = if self.passed_over {
+                    counter.saturating_sub(1)
+                } else {
+                    0
+                };
+                let count = self.keys.entry(key.clone()).or_insert(unseen);
                 if counter != *count + 1 {
                     return Err(format!(
                         "its key_op_counter is {counter}, but {} is expected",

@@ -9,7 +9,7 @@ use ron_kernel::{Deadline, SharedClock, SharedRandom};
 use ron_proto::receipt::LogReceipt;
 use ron_service::log_host::asker::compare;
 use ron_service::log_host::cosign::Witnesses;
-use ron_tlog::append::{Checkpointer, EngineLog, Log, LogOptions, LogReader, ReadError};
+use ron_tlog::append::{Archiver, Checkpointer, EngineLog, Log, LogOptions, LogReader, ReadError};
 use ron_tlog::checkpoint::Checkpoint;
 
 use super::distrust::{Distrust, failure, of_open, tampered};
@@ -60,6 +60,7 @@ pub struct OpenedLog {
     pub reader: LogReader,
     /// The newest operation whose answer the journal must have.
     pub answered: Option<Answered>,
+    pub archiver: Archiver,
 }
 
 /// Directories and names of the copies of the checkpoint: one beside the log's directory, which detects a rollback of the log alone, and
@@ -119,6 +120,13 @@ impl Opened {
         }
     }
 
+    fn archiver(&self) -> Archiver {
+        match self {
+            Self::Files(log) => log.archiver(),
+            Self::Engine(log, _) => log.archiver(),
+        }
+    }
+
     fn take_checkpointer(&mut self) -> Option<Checkpointer> {
         match self {
             Self::Files(log) => log.take_checkpointer(),
@@ -155,6 +163,7 @@ pub fn open(with: OpenWith<'_>, store: &mut KeyStore) -> Result<OpenedLog, Distr
     options.verifiers = ring.view().chain().keys().to_vec();
     options.entry_bytes_max = LEAF_BYTES_MAX;
     options.random = random.clone();
+    options.archive_dir.clone_from(&settings.keys.archive.dir);
     for (dir, name) in anchors {
         let head = anchored(dir, name, &identity)?;
         // The log must extend every stored head: a shorter one was cut or rolled back.
@@ -194,6 +203,7 @@ pub fn open(with: OpenWith<'_>, store: &mut KeyStore) -> Result<OpenedLog, Distr
     let checkpointer = log
         .take_checkpointer()
         .ok_or_else(|| failure("the log has no checkpointer"))?;
+    let archiver = log.archiver();
     let mut writer = log.writer(LeafMaker::new(counters, state, clock, metrics));
     // After all comparisons, which must see the log as it was found, and before the start leaf.
     complete_interrupted(Some(&mut writer), &reader, store)?;
@@ -216,6 +226,7 @@ pub fn open(with: OpenWith<'_>, store: &mut KeyStore) -> Result<OpenedLog, Distr
         checkpointer,
         reader,
         answered,
+        archiver,
     };
     opened
         .checkpointer

@@ -214,7 +214,11 @@ impl Engine {
                     settings: kms.settings.clone(),
                     health: kms.health.clone(),
                 };
-                sup.spawn(&SCRUB, move |ctx| scrub.run(ctx));
+                let archive = settings
+                    .keys
+                    .archive
+                    .of(opened.archiver.clone(), kms.clock.clone());
+                sup.spawn(&SCRUB, move |ctx| scrub.run(ctx, archive.clone()));
                 let audit = Audit {
                     host: log_host(&opened, &keys, &cosigned),
                     opened,

@@ -49,6 +49,7 @@ fn rig_by(clock: SharedClock) -> Rig {
         room: DiskRoom::unlimited(),
         commits: 64,
         node: None,
+        archive: None,
     };
     let (ledger, _notifications) = spawn(engine, parts);
     Rig { ledger, sup, disk }

@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use ron_kernel::Deadline;
 
+use super::archiver::Archiver;
 use super::checkpointer::{Checkpointer, EngineCheckpoints};
 use super::errors::{AppendError, CheckpointError, OpenError, ReadError};
 use super::frame;
@@ -151,6 +152,11 @@ impl EngineLog {
     pub fn reading(mut self, bytes: usize) -> Self {
         self.read_bytes = bytes;
         self
+    }
+
+    /// As [`Log::archiver`], of this node's copy.
+    pub fn archiver(&self) -> Archiver {
+        self.log.archiver()
     }
 
     /// A handle for readers: entries, tiles and proofs of what is final.

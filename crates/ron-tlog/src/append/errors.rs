@@ -119,6 +119,26 @@ pub enum AppendError {
     Poisoned,
 }
 
+/// A segment was not archived; it stays as it was.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ArchiveError {
+    #[error("{}: {source}", path.display())]
+    Io { path: PathBuf, source: io::Error },
+    /// The archive's disk did not keep what was written.
+    #[error("{} was read back and is not the segment that was written: check the disk of the archive", .0.display())]
+    ReadBack(PathBuf),
+}
+
+impl ArchiveError {
+    pub(crate) fn io(path: &std::path::Path, source: io::Error) -> Self {
+        Self::Io {
+            path: path.to_owned(),
+            source,
+        }
+    }
+}
+
 /// A checkpoint was not published; the last one stays published.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

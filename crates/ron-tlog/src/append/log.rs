@@ -2,13 +2,14 @@
 //! until the log is reopened.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use ron_crypto::hash::sha256;
 use ron_kernel::{OsRandom, SharedRandom};
 
+use super::archiver::Archiver;
 use super::checkpointer::Checkpointer;
 use super::errors::{AppendError, CheckpointError, OpenError};
 use super::layout::{
@@ -65,6 +66,8 @@ pub struct LogOptions {
     /// Entries after which a segment file of a new log ends, and which one index file describes: a power
     /// of two, 256..=65,536. An existing log keeps its own.
     pub segment_entries: u64,
+    /// Directory for archived segments, which [`super::Archiver`] moves there. `None` leaves a log with the one that it has.
+    pub archive_dir: Option<PathBuf>,
     /// Gives the salt of a new log's checksums.
     pub random: SharedRandom,
 }
@@ -78,6 +81,7 @@ impl LogOptions {
             known_heads: Vec::new(),
             entry_bytes_max: ENTRY_BYTES_MAX,
             segment_entries: SEGMENT_ENTRIES,
+            archive_dir: None,
             random: OsRandom::shared(),
         }
     }
@@ -210,7 +214,7 @@ pub struct Log {
     pub(crate) checkpointer: Option<Checkpointer>,
     pub(crate) recovery: Recovery,
     pub(crate) buffer: Vec<u8>,
-    pub(crate) _lock: Arc<dyn DiskLock>,
+    pub(crate) lock: Arc<dyn DiskLock>,
 }
 
 /// Closes the log for writing when dropped while true: an error or a panic in the middle of a batch
@@ -260,6 +264,15 @@ impl Log {
     /// True once a write has failed.
     pub fn poisoned(&self) -> bool {
         self.shared.is_poisoned()
+    }
+
+    /// The right to archive segments, for the thread that does it. It is of no use without [`LogOptions::archive_dir`].
+    pub fn archiver(&self) -> Archiver {
+        Archiver {
+            shared: Arc::clone(&self.shared),
+            next: 0,
+            _lock: Arc::clone(&self.lock),
+        }
     }
 
     /// A handle for readers.

@@ -7,20 +7,26 @@
 //! segment_entries <power of two, 256..=65536>
 //! salt <32 hex>
 //! copy_of engine [<place>]          only in a copy of a log that an engine keeps; with its place when the log was moved there
+//! archive <directory>               only of a log with an archive; a relative path begins at the log's directory
 //! crc <8 hex, CRC-32 of the lines above>
 //! ```
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::errors::OpenError;
-use super::layout::{FORMAT, OLDEST, Salt};
+use super::layout::{OLDEST, Salt};
 use crate::checkpoint::decimal;
 use crate::tile::TILE_WIDTH;
 use ron_files::{Disk, read_small, write_atomic};
 
 pub(crate) const META_NAME: &str = "log.meta";
 const COPY: &str = "copy_of engine";
-const META_BYTES_MAX: u64 = 4096;
+const ARCHIVE: &str = "archive ";
+/// The format of a directory whose segments may be in an archive. All of its other files have earlier formats.
+const FORMAT_ARCHIVE: u32 = 4;
+const META_BYTES_MAX: u64 = 8192;
+/// Maximum bytes of the path of an archive.
+const ARCHIVE_MAX: usize = 2048;
 
 /// The contents of `log.meta`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +40,8 @@ pub(crate) struct Meta {
     /// An engine keeps the log, and the directory is a copy of it. The text says where the engine is; it is empty when the
     /// directory began as a copy.
     pub copy_of: Option<String>,
+    /// Directory of archived segments.
+    pub archive: Option<String>,
 }
 
 impl Meta {
@@ -58,6 +66,41 @@ impl Meta {
         entries.is_power_of_two() && (TILE_WIDTH..=65_536).contains(&entries)
     }
 
+    /// The directory of archived segments of the log in `dir`. Its name is the salt, so that several logs may have one archive.
+    pub fn archive_in(&self, dir: &Path) -> Option<PathBuf> {
+        let archive = Path::new(self.archive.as_ref()?);
+        let archive = match (dir.parent(), archive.strip_prefix("..")) {
+            (Some(home), Ok(near)) => home.join(near),
+            _ => dir.join(archive),
+        };
+        Some(archive.join(hex::encode(self.salt.bytes())))
+    }
+
+    /// Names the archive of the log in `dir`. An archive below the directory of `dir` is named relative to it, so that both can be moved
+    /// together.
+    pub fn set_archive(&mut self, dir: &Path, archive: &Path) -> Result<(), OpenError> {
+        let absolute = |path: &Path| {
+            std::path::absolute(path).map_err(OpenError::io("finding the directory of", path))
+        };
+        let (home, archive) = (absolute(dir)?, absolute(archive)?);
+        let near = home
+            .parent()
+            .and_then(|home| archive.strip_prefix(home).ok());
+        let named = match near {
+            Some(near) if home.parent() != Some(Path::new("/")) => Path::new("..").join(near),
+            _ => archive,
+        };
+        let named = named
+            .to_str()
+            .filter(|named| named.len() <= ARCHIVE_MAX && !named.chars().any(char::is_control));
+        let named = named.ok_or(OpenError::Options(
+            "the path of the archive must be UTF-8, up to 2048 bytes, without control characters",
+        ))?;
+        self.archive = Some(named.to_owned());
+        self.format = self.format.max(FORMAT_ARCHIVE);
+        Ok(())
+    }
+
     fn lines(&self) -> String {
         let salt = hex::encode(self.salt.bytes());
         let copy = match self.copy_of.as_deref() {
@@ -65,8 +108,10 @@ impl Meta {
             Some("") => format!("{COPY}\n"),
             Some(place) => format!("{COPY} {place}\n"),
         };
+        let archive = self.archive.as_ref();
+        let archive = archive.map_or_else(String::new, |dir| format!("{ARCHIVE}{dir}\n"));
         format!(
-            "ron-tlog {}\norigin {}\nsegment_entries {}\nsalt {salt}\n{copy}",
+            "ron-tlog {}\norigin {}\nsegment_entries {}\nsalt {salt}\n{copy}{archive}",
             self.format, self.origin, self.segment_entries
         )
     }
@@ -87,11 +132,11 @@ impl Meta {
             .and_then(|l| l.strip_prefix("ron-tlog "))
             .and_then(decimal);
         let format = match version {
-            Some(v) if v > u64::from(FORMAT) => {
+            Some(v) if v > u64::from(FORMAT_ARCHIVE) => {
                 return Err(OpenError::NewerFormat {
                     file: META_NAME.into(),
                     found: v as u32,
-                    known: FORMAT,
+                    known: FORMAT_ARCHIVE,
                 });
             }
             Some(v) if v >= u64::from(OLDEST) => v as u32,
@@ -118,12 +163,15 @@ impl Meta {
         let (Some(origin), Some(segment_entries), Some(salt)) = (origin, entries, salt) else {
             return Err(damaged("has a bad or missing line"));
         };
+        let rest: Vec<&str> = lines.collect();
+        let after = |name: &str| rest.iter().find_map(|line| line.strip_prefix(name));
         let meta = Self {
             format,
             origin,
             segment_entries,
             salt: Salt::new(salt),
-            copy_of: field(COPY).map(|place| place.trim_start().to_owned()),
+            copy_of: after(COPY).map(|place| place.trim_start().to_owned()),
+            archive: after(ARCHIVE).map(str::to_owned),
         };
         // Compared as a whole: this also checks the checksum and that no line follows.
         if meta.to_text() == text {
@@ -156,6 +204,7 @@ impl Meta {
 
 #[cfg(test)]
 mod tests {
+    use super::super::layout::FORMAT;
     use super::*;
 
     #[test]
@@ -166,6 +215,7 @@ mod tests {
             segment_entries: 256,
             salt: Salt::new([7; 16]),
             copy_of: None,
+            archive: None,
         };
         let text = meta.to_text();
         assert_eq!(Meta::parse(&text).expect("parses"), meta);
@@ -175,10 +225,10 @@ mod tests {
             let changed = String::from_utf8(changed).expect("ASCII");
             assert!(Meta::parse(&changed).is_err(), "byte {at}");
         }
-        let newer = text.replace("ron-tlog 3", "ron-tlog 4");
+        let newer = text.replace("ron-tlog 3", "ron-tlog 5");
         assert!(matches!(
             Meta::parse(&newer),
-            Err(OpenError::NewerFormat { found: 4, .. })
+            Err(OpenError::NewerFormat { found: 5, .. })
         ));
         for place in ["", "postgresql://a@b/c schema d"] {
             let copy = Meta {
@@ -186,6 +236,17 @@ mod tests {
                 ..meta.clone()
             };
             assert_eq!(Meta::parse(&copy.to_text()).expect("parses"), copy);
+            let mut archived = copy;
+            let dir = Path::new("/data/log");
+            for (archive, named) in [("/data/old/a b", "../old/a b"), ("/mnt/old", "/mnt/old")] {
+                archived
+                    .set_archive(dir, Path::new(archive))
+                    .expect("a path of an archive");
+                assert_eq!(archived.archive.as_deref(), Some(named));
+                let parsed = Meta::parse(&archived.to_text()).expect("parses");
+                assert_eq!((parsed.format, &parsed), (4, &archived));
+            }
+            assert!(archived.set_archive(dir, Path::new("/mnt/\n")).is_err());
         }
         let older = Meta { format: 2, ..meta };
         assert_eq!(Meta::parse(&older.to_text()).expect("parses"), older);

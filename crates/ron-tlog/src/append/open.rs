@@ -20,7 +20,7 @@ use super::log::{Log, LogOptions, Recovery};
 use super::meta::{META_NAME, Meta};
 use super::segments;
 use super::state::{Published, Shared, TreeState, View};
-use super::verify::Check;
+use super::verify::{Archived, Check};
 use crate::checkpoint::{Checkpoint, CheckpointFault};
 use crate::note::NOTE_BYTES_MAX;
 use crate::tree::{Frontier, Hash, root_at};
@@ -75,7 +75,11 @@ impl Log {
         let segments = segments::numbers(&names);
         // A directory with a checkpoint and no segment is damaged, not new.
         let created = segments.is_empty() && !names.iter().any(|n| n == CHECKPOINT_NAME);
-        let meta = load_meta(&*disk, dir, &options, created, is_copy)?;
+        let mut meta = load_meta(&*disk, dir, &options, created, is_copy)?;
+        let stored = meta.clone();
+        if let Some(archive) = &options.archive_dir {
+            name_archive(&*disk, dir, &mut meta, archive, &segments)?;
+        }
         let published = load_checkpoint(&*disk, dir, &meta, &options)?;
         let mut opening = Opening {
             segments,
@@ -97,7 +101,7 @@ impl Log {
         let (shared, built) = opening.build_and_check()?;
         // Only after the checks: no bytes of entries are changed while the log may still be refused.
         opening.repair_tail(&built)?;
-        opening.raise_format()?;
+        opening.store_meta(&stored)?;
         let shared = Arc::new(shared);
         let seen = opening.published.map(|p| p.checkpoint);
         let log = Self {
@@ -115,7 +119,7 @@ impl Log {
             shared,
             recovery: opening.recovery,
             buffer: Vec::new(),
-            _lock: lock,
+            lock,
         };
         Ok((log, seen))
     }
@@ -123,9 +127,9 @@ impl Log {
 
 /// Whether a file holds entries or is derived from them.
 fn is_entries(name: &str) -> bool {
-    name.strip_suffix(".seg")
-        .or(name.strip_suffix(".idx"))
-        .is_some()
+    [".seg", ".seg.zst", ".idx"]
+        .iter()
+        .any(|end| name.ends_with(end))
 }
 
 fn load_meta(
@@ -152,6 +156,7 @@ fn load_meta(
                 origin: options.origin.clone(),
                 segment_entries: options.segment_entries,
                 copy_of: is_copy.then(String::new),
+                archive: None,
                 salt: Salt::new(options.random.bytes()),
             };
             meta.store(disk, dir)?;
@@ -159,6 +164,40 @@ fn load_meta(
         }
         None => Err(damaged(0, format!("{META_NAME} is missing"))),
     }
+}
+
+/// Takes another directory for the archive, unless segments are in the one that the log has now.
+fn name_archive(
+    disk: &dyn Disk,
+    dir: &Path,
+    meta: &mut Meta,
+    archive: &Path,
+    segments: &[u64],
+) -> Result<(), OpenError> {
+    let before = meta.clone();
+    meta.set_archive(dir, archive)?;
+    let Some(old) = before
+        .archive_in(dir)
+        .filter(|_| before.archive != meta.archive)
+    else {
+        return Ok(());
+    };
+    for number in segments {
+        let path = dir.join(segment_name(*number));
+        let is_there = |meta| segments::archived(disk, dir, meta, *number);
+        if is_there(meta).is_err()
+            && is_there(&before)
+                .map_err(OpenError::io("reading", path))?
+                .is_some()
+        {
+            return Err(OpenError::Refused(format!(
+                "segments are archived in {}: move the files there to {} first, or configure that directory",
+                old.display(),
+                archive.display()
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// The refusal to take a copy for the log.
@@ -233,10 +272,10 @@ impl Opening<'_> {
         Ok(())
     }
 
-    /// From now on files of this program's format may follow, which an earlier program must refuse.
-    fn raise_format(&mut self) -> Result<(), OpenError> {
-        if self.meta.format < FORMAT {
-            self.meta.format = FORMAT;
+    /// From now on files of this program's format may follow, which an earlier program must refuse, and segments may be archived.
+    fn store_meta(&mut self, stored: &Meta) -> Result<(), OpenError> {
+        self.meta.format = self.meta.format.max(FORMAT);
+        if self.meta != *stored {
             self.meta.store(&**self.disk, self.dir)?;
         }
         Ok(())
@@ -334,7 +373,8 @@ impl Opening<'_> {
             unindexed: Vec::new(),
             newest_checkpoint: u64::MAX,
             keys: &[],
-            on_entry: &mut |_, _, _| Ok(()),
+            archived: Archived::Read,
+            visit: &mut |_| Ok(()),
             progress: &mut |_, _| (),
         };
         check

@@ -50,7 +50,7 @@ fn in_segment(
 ) -> Result<(), VerifyError> {
     let name = segment_name(header.number);
     let io = |e: std::io::Error| VerifyError::at(wanted[0], format!("{name}: {e}"));
-    let file = OsDisk.open_read(&dir.join(&name)).map_err(io)?;
+    let file = segments::open(&OsDisk, dir, meta, header.number).map_err(io)?;
     let mut window = Window::new(&*file, file.len().map_err(io)?);
     let (mut offset, mut index) = (SEGMENT_HEADER as u64, header.first);
     for wanted in wanted {

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use super::archiver::remove_archived;
 use super::errors::OpenError;
 use super::layout::{
     BATCH_HEADER, BATCH_TAG, BatchHeader, ENTRY_HEADER, SEGMENT_HEADER, entry_holds, entry_len,
@@ -9,11 +10,12 @@ use super::layout::{
 };
 use super::meta::Meta;
 use super::segments;
-use ron_files::{Disk, read_small, write_atomic};
+use ron_files::{Disk, write_atomic};
 
 /// Calls `change` with leaf and private part of the record at `index` and stores what it made of the
 /// private part. The segment file is written again beside the old one and takes its place at once, so
-/// a power cut leaves the old or the new record. Takes the log's lock.
+/// a power cut leaves the old or the new record. A segment in the archive is taken back, and its compressed file, which has the old
+/// record, removed. Takes the log's lock.
 pub fn rewrite_private(
     disk: &dyn Disk,
     dir: &Path,
@@ -40,11 +42,18 @@ pub fn rewrite_private(
     if headers.is_empty() {
         return Err(absent());
     }
-    let (header, _) = &headers[segments::holding(&headers, index)];
+    let (header, len) = &headers[segments::holding(&headers, index)];
     let name = segment_name(header.number);
-    let read = read_small(disk, &dir.join(&name), u64::MAX);
-    let read = read.map_err(OpenError::io("reading", dir.join(&name)))?;
-    let mut bytes = read.ok_or_else(absent)?;
+    let io = |what| OpenError::io(what, dir.join(&name));
+    let is_archived = segments::archived(disk, dir, &meta, header.number).map_err(io("reading"))?;
+    if is_archived.is_none() {
+        // Left by a crash between the two last steps.
+        remove_archived(disk, dir, &meta, header.number)?;
+    }
+    let file = segments::open(disk, dir, &meta, header.number).map_err(io("reading"))?;
+    let mut bytes = vec![0; *len as usize];
+    let got = file.read_at(0, &mut bytes).map_err(io("reading"))?;
+    bytes.truncate(got);
     let place = find(&bytes, &meta, header.first, index).ok_or_else(absent)?;
     let entry = &mut bytes[place];
     if !entry_holds(entry, &meta.salt, index) {
@@ -54,7 +63,8 @@ pub fn rewrite_private(
     let (head, private) = entry.split_at_mut(private_at);
     change(&head[ENTRY_HEADER..], private).map_err(OpenError::Refused)?;
     reseal_entry(entry, &meta.salt, index);
-    write_atomic(disk, dir, &name, &bytes).map_err(OpenError::io("writing", dir.join(&name)))
+    write_atomic(disk, dir, &name, &bytes).map_err(io("writing"))?;
+    remove_archived(disk, dir, &meta, header.number)
 }
 
 /// The place of a record in its segment file, which begins with entry `next`.

@@ -1,11 +1,80 @@
 //! The segment files of a directory, by what their headers say.
 
-use std::path::Path;
+use std::io;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use super::archived::{Archived, StandIn, find};
 use super::errors::OpenError;
 use super::layout::{FORMAT, SEGMENT_HEADER, SegmentHeader, segment_name, segment_number};
 use super::meta::Meta;
-use ron_files::Disk;
+use ron_files::{Disk, DiskFile};
+
+/// Opens a segment for reading, in the directory of the log or in the archive.
+pub(crate) fn open(
+    disk: &dyn Disk,
+    dir: &Path,
+    meta: &Meta,
+    number: u64,
+) -> io::Result<Arc<dyn DiskFile>> {
+    let file = disk.open_read(&dir.join(segment_name(number)))?;
+    let Some(stand_in) = StandIn::read(&*file, &meta.salt)? else {
+        return Ok(file);
+    };
+    let packed = disk.open_read(&find(disk, dir, meta, number)?)?;
+    Ok(Arc::new(Archived::open(packed, stand_in.len)?))
+}
+
+/// The compressed file of a segment that is archived.
+pub(crate) fn archived(
+    disk: &dyn Disk,
+    dir: &Path,
+    meta: &Meta,
+    number: u64,
+) -> io::Result<Option<PathBuf>> {
+    let file = disk.open_read(&dir.join(segment_name(number)))?;
+    let stand_in = StandIn::read(&*file, &meta.salt)?;
+    stand_in.map(|_| find(disk, dir, meta, number)).transpose()
+}
+
+/// The indexes of the entries of an archived segment; `None` of another one.
+pub(crate) fn archived_range(
+    disk: &dyn Disk,
+    dir: &Path,
+    meta: &Meta,
+    number: u64,
+) -> io::Result<Option<Range<u64>>> {
+    let stand_in = |number| match disk.open_read(&dir.join(segment_name(number))) {
+        Ok(file) => StandIn::read(&*file, &meta.salt),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(e),
+    };
+    if stand_in(number)?.is_none() {
+        return Ok(None);
+    }
+    let first = |number| -> io::Result<Option<u64>> {
+        let (head, _) = head(disk, dir, meta, number)?;
+        let header = decode(&head, meta, number).ok();
+        Ok(header.map(|header| header.first))
+    };
+    let (Some(from), Some(to)) = (first(number)?, first(number + 1)?) else {
+        return Ok(None);
+    };
+    Ok(Some(from..to))
+}
+
+/// Header and length of a segment. Of an archived one they are in its directory.
+fn head(disk: &dyn Disk, dir: &Path, meta: &Meta, number: u64) -> io::Result<(Vec<u8>, u64)> {
+    let file = disk.open_read(&dir.join(segment_name(number)))?;
+    if let Some(stand_in) = StandIn::read(&*file, &meta.salt)? {
+        return Ok((stand_in.head.to_vec(), stand_in.len));
+    }
+    let mut head = vec![0; SEGMENT_HEADER];
+    let got = file.read_at(0, &mut head)?;
+    head.truncate(got);
+    Ok((head, file.len()?))
+}
 
 /// Numbers of the segment files, ascending.
 pub(crate) fn numbers(names: &[String]) -> Vec<u64> {
@@ -35,15 +104,9 @@ pub(crate) fn headers(
             return Err(damaged(format!("the segment file {name} is missing")));
         }
         let path = dir.join(&name);
-        let file = disk
-            .open_read(&path)
-            .map_err(OpenError::io("opening", &path))?;
-        let len = file.len().map_err(OpenError::io("measuring", &path))?;
-        let mut head = vec![0; SEGMENT_HEADER];
-        let got = file
-            .read_at(0, &mut head)
-            .map_err(OpenError::io("reading", &path))?;
-        let header = decode(&head[..got], meta, *number).map_err(|fault| match fault {
+        let head = head(disk, dir, meta, *number);
+        let (head, len) = head.map_err(OpenError::io("reading", &path))?;
+        let header = decode(&head, meta, *number).map_err(|fault| match fault {
             Fault::Newer(error) => error,
             Fault::Damaged(why) => damaged(why),
         })?;

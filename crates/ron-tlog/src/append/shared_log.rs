@@ -17,6 +17,7 @@ use std::sync::Arc;
 use ron_files::Disk;
 use ron_kernel::Deadline;
 
+use super::archiver::Archiver;
 use super::engine_log::{EngineError, EngineLog};
 use super::errors::CheckpointError;
 use super::log::{LogOptions, Record};
@@ -55,6 +56,11 @@ impl SharedLog {
             log: self.log.reading(bytes),
             ..self
         }
+    }
+
+    /// As [`super::Log::archiver`], of this node's copy.
+    pub fn archiver(&self) -> Archiver {
+        self.log.archiver()
     }
 
     /// A handle for readers: entries, tiles and proofs of what is final.

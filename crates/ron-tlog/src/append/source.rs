@@ -12,6 +12,7 @@ use super::frame::reseal;
 use super::layout::{SEGMENT_HEADER, Salt, SegmentHeader, segment_name};
 use super::meta::Meta;
 use super::scan::{Scanner, Step};
+use super::segments;
 use super::window::Window;
 use crate::store::{Batch, Place};
 use crate::tree::Frontier;
@@ -73,7 +74,8 @@ impl Source {
         while self.frontier.size() < upto {
             let path = self.dir.join(segment_name(self.segment));
             let io = |e| OpenError::io("reading", &path)(e);
-            let file = self.disk.open_read(&path).map_err(io)?;
+            let file = segments::open(&*self.disk, &self.dir, &self.meta, self.segment);
+            let file = file.map_err(io)?;
             if self.position == 0 {
                 self.begin_segment(&*file)?;
             }

@@ -21,6 +21,7 @@ use super::layout::{
     segment_name,
 };
 use super::meta::Meta;
+use super::segments;
 use crate::checkpoint::Checkpoint;
 use crate::tile::{TILE_HEIGHT, TILE_WIDTH};
 use crate::tree::{Hash, HashReader, complete_root};
@@ -247,12 +248,12 @@ impl<'a> View<'a> {
     /// The segment file of `number` and its durable length.
     pub fn segment(&self, number: u64) -> io::Result<(Arc<dyn DiskFile>, u64)> {
         match self.tree.closed.get(number as usize) {
-            Some(closed) => Ok((
-                self.shared
-                    .disk
-                    .open_read(&self.shared.segment_path(number))?,
-                closed.len,
-            )),
+            Some(closed) => {
+                let Shared {
+                    disk, dir, meta, ..
+                } = self.shared;
+                Ok((segments::open(&**disk, dir, meta, number)?, closed.len))
+            }
             None => Ok((Arc::clone(&self.tree.segment.file), self.tree.end)),
         }
     }

@@ -17,6 +17,7 @@ use super::layout::{
 };
 use super::meta::Meta;
 use super::scan::{Entry, Scanner, Step};
+use super::segments;
 use super::window::Window;
 use crate::checkpoint::Checkpoint;
 use crate::note::{NOTE_BYTES_MAX, VerifierKey};
@@ -67,6 +68,49 @@ pub fn verify_on(
     on_entry: &mut dyn FnMut(u64, &[u8], &[u8]) -> Result<(), String>,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Verified, VerifyError> {
+    let mut visit = |visited: Visited<'_>| match visited {
+        Visited::Entry(index, leaf, private) => on_entry(index, leaf, private),
+        Visited::Archived(_) => Ok(()),
+    };
+    verify(disk, dir, keys, (Archived::Read, &mut visit), progress)
+}
+
+/// What a check has come to.
+#[derive(Clone, Copy, Debug)]
+pub enum Visited<'a> {
+    /// An entry: index, leaf and private part.
+    Entry(u64, &'a [u8], &'a [u8]),
+    /// An archived segment that was passed over; the index after its last entry.
+    Archived(u64),
+}
+
+/// As [`verify_on`], without reading archived segments: their entries are represented by the leaf hashes of the index files, which must
+/// lead to the signed root.
+pub fn verify_present(
+    disk: &dyn Disk,
+    dir: &Path,
+    keys: &[VerifierKey],
+    visit: Visitor<'_>,
+) -> Result<Verified, VerifyError> {
+    verify(disk, dir, keys, (Archived::PassOver, visit), &mut |_, _| ())
+}
+
+type Visitor<'a> = &'a mut dyn FnMut(Visited<'_>) -> Result<(), String>;
+
+/// What is done with archived segments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Archived {
+    Read,
+    PassOver,
+}
+
+fn verify(
+    disk: &dyn Disk,
+    dir: &Path,
+    keys: &[VerifierKey],
+    (archived, visit): (Archived, Visitor<'_>),
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Verified, VerifyError> {
     let whole = |e: &dyn std::fmt::Display| VerifyError::whole(e.to_string());
     let meta = Meta::load(disk, dir).map_err(|e| whole(&e))?;
     let meta = meta.ok_or_else(|| VerifyError::whole(format!("{} holds no log", dir.display())))?;
@@ -83,7 +127,8 @@ pub fn verify_on(
         unindexed: Vec::new(),
         newest_checkpoint: checkpoint.size,
         keys,
-        on_entry,
+        archived,
+        visit,
         progress,
     };
     let tail_bytes = check.run()?;
@@ -139,7 +184,8 @@ pub(crate) struct Check<'a> {
     pub newest_checkpoint: u64,
     /// Keys that may have signed it.
     pub keys: &'a [VerifierKey],
-    pub on_entry: &'a mut dyn FnMut(u64, &[u8], &[u8]) -> Result<(), String>,
+    pub archived: Archived,
+    pub visit: &'a mut dyn FnMut(Visited<'_>) -> Result<(), String>,
     pub progress: &'a mut dyn FnMut(u64, u64),
 }
 
@@ -198,10 +244,13 @@ impl Check<'_> {
     }
 
     fn segment(&mut self, number: u64, last: Option<u64>) -> Result<After, VerifyError> {
+        if self.archived == Archived::PassOver && self.pass_over(number)? {
+            return Ok(After::NextSegment);
+        }
         let first = self.frontier.size();
         let io =
             |e: std::io::Error| VerifyError::at(first, format!("{}: {e}", segment_name(number)));
-        let file = match self.disk.open_read(&self.dir.join(segment_name(number))) {
+        let file = match segments::open(self.disk, self.dir, self.meta, number) {
             Ok(file) => file,
             Err(e)
                 if e.kind() == std::io::ErrorKind::NotFound && last.is_none_or(|l| l < number) =>
@@ -254,6 +303,32 @@ impl Check<'_> {
         self.check_recorded_checkpoint(header.checkpoint_size)?;
         let scanner = Scanner::new(self.meta, window, first, None);
         self.scan(scanner, len, is_last)
+    }
+
+    /// Takes the leaf hashes of an archived segment from the index files. False when it is not archived, or an index file is not whole:
+    /// then its entries are read.
+    fn pass_over(&mut self, number: u64) -> Result<bool, VerifyError> {
+        let first = self.frontier.size();
+        let range = segments::archived_range(self.disk, self.dir, self.meta, number);
+        let range = range.map_err(|e| VerifyError::at(first, e.to_string()))?;
+        let Some(range) = range.filter(|range| range.start == first) else {
+            return Ok(false);
+        };
+        let (mut frontier, mut known) = (self.frontier.clone(), self.known.clone());
+        for index in range.clone() {
+            let within = (index % self.meta.segment_entries) as usize;
+            if within == 0 {
+                known = self.index_leaves(self.meta.block_of(index));
+            }
+            let Some(leaf) = known.get(within) else {
+                return Ok(false);
+            };
+            frontier.push(*leaf);
+        }
+        (self.frontier, self.known) = (frontier, known);
+        self.check_heads()?;
+        (self.visit)(Visited::Archived(range.end)).map_err(|why| VerifyError::at(first, why))?;
+        Ok(true)
     }
 
     /// Leaf hashes from the index file of a block; empty when it is missing or damaged.
@@ -320,7 +395,7 @@ impl Check<'_> {
             self.suspect = Some(index);
         }
         self.frontier.push(leaf);
-        (self.on_entry)(index, &entry.preimage[1..], entry.private)
+        (self.visit)(Visited::Entry(index, &entry.preimage[1..], entry.private))
             .map_err(|why| VerifyError::at(index, why))?;
         self.check_heads()?;
         if index.is_multiple_of(PROGRESS_EVERY) {

@@ -21,6 +21,7 @@ use ron_proto::kms::SignRequest;
 use ron_proto::passport::{IssuedTokens, StatusBits, StatusListClaims};
 use ron_proto::{ContentId, Kid, Problem, b64};
 use ron_service::ReadyBoard;
+use ron_service::log_host::archive::{LOOK_EVERY, LogArchive};
 use ron_tlog::note::{Note, NoteSignature, VerifierKey};
 
 use crate::keys::KeyKeeper;
@@ -183,7 +184,13 @@ impl Publisher {
         }
     }
 
-    pub fn run(&self, ctx: &ThreadCtx, events: &Receiver<PublishEvent>) {
+    /// Also archives segments of the log of revocations, between two events.
+    pub fn run(
+        &self,
+        ctx: &ThreadCtx,
+        events: &Receiver<PublishEvent>,
+        mut archive: Option<LogArchive>,
+    ) {
         let records = (
             self.holders.clone(),
             self.origins.clone(),
@@ -193,7 +200,11 @@ impl Publisher {
         let mut cleanup = Cleanup::new(records, self.clock.clone(), errors);
         loop {
             cleanup.tick();
-            match events.recv(&ctx.shutdown, Deadline::within(Duration::from_secs(60))) {
+            let more = archive
+                .as_mut()
+                .is_some_and(|archive| archive.step(&ctx.shutdown));
+            let pause = if more { Duration::ZERO } else { LOOK_EVERY };
+            match events.recv(&ctx.shutdown, Deadline::within(pause)) {
                 Recv::Item(event) => self.tick(event),
                 Recv::Timeout => {}
                 Recv::Shutdown | Recv::Closed => {

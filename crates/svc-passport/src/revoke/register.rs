@@ -5,7 +5,7 @@
 //! because they carry the signature of this service. Every other difference is refused: rows that were deleted, changed
 //! or added, and a database or log that is older than the other one.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ron_auth::{RevocationView, revocation_log};
@@ -15,6 +15,7 @@ use ron_proto::Timestamp;
 use ron_proto::passport::{RevocationEvent, RevocationPage};
 use ron_service::log_host::asker::compare as contradicted;
 use ron_service::log_host::cosign::Witnesses;
+use ron_tlog::append::Archiver;
 use ron_tlog::checkpoint::Checkpoint;
 use ron_tlog::note::{Ed25519NoteSigner, NoteSignature, NoteSigner as _, VerifierKey};
 use ron_tlog::{AppendError, CheckpointError, Log, LogOptions, LogReader, OpenError, ReadError};
@@ -109,6 +110,8 @@ pub struct LogPlace<'a> {
     /// Asked what they remember of the log before it is written.
     pub witnesses: Option<&'a mut Witnesses>,
     pub random: SharedRandom,
+    /// Directory for archived segments.
+    pub archive_dir: Option<PathBuf>,
 }
 
 impl Register {
@@ -122,6 +125,7 @@ impl Register {
         let mut options = LogOptions::new(signer.name()).verified_by(signer.verifier().clone());
         options.known_heads = place.known;
         options.random = place.random.clone();
+        options.archive_dir = place.archive_dir;
         let mut log = Log::open(place.disk, place.dir, options)?;
         if log.recovery().created && store.last()? > 0 {
             return Err(RegisterRefused::NoLog);
@@ -183,6 +187,14 @@ impl Register {
 
     pub fn store(&self) -> &RevocationStore {
         &self.store
+    }
+
+    /// The right to archive segments of the log, for another thread.
+    pub fn archiver(&self) -> Archiver {
+        match &self.journal {
+            Journal::Files(files) => files.log.archiver(),
+            Journal::Shared(shared) => shared.archiver(),
+        }
     }
 
     pub fn reader(&self) -> LogReader {

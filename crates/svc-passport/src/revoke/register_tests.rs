@@ -26,6 +26,7 @@ fn place(disk: Arc<dyn Disk>, dir: &Path) -> LogPlace<'_> {
         known: Vec::new(),
         witnesses: None,
         random: OsRandom::shared(),
+        archive_dir: None,
     }
 }
 

@@ -4,7 +4,7 @@
 //!
 //! **Invariant:** a node shows the events that a checkpoint of its own covers, and such a checkpoint covers final entries only.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use ron_proto::kms::Bytes;
 use ron_proto::passport::{RevocationEvent, RevocationPage, Revoked};
 use ron_proto::{Problem, Timestamp};
 use ron_service::log_node::LogNode;
-use ron_tlog::append::{EngineError, Record, SharedLog};
+use ron_tlog::append::{Archiver, EngineError, Record, SharedLog};
 use ron_tlog::checkpoint::Checkpoint;
 use ron_tlog::note::{Ed25519NoteSigner, NoteSignature, NoteSigner as _};
 use ron_tlog::store::{LogStore, StoreError};
@@ -170,6 +170,8 @@ pub struct SharedPlace<'a> {
     /// Maximum time of a commit.
     pub within: Duration,
     pub head: Arc<HeadAge>,
+    /// Directory for archived segments.
+    pub archive_dir: Option<PathBuf>,
 }
 
 /// The shared log with what this node needs to write it.
@@ -189,6 +191,7 @@ impl SharedRegister {
         let mut options = LogOptions::new(signer.name()).verified_by(signer.verifier().clone());
         options.known_heads = place.known;
         options.random = place.random.clone();
+        options.archive_dir = place.archive_dir;
         let log = SharedLog::open(place.disk, place.dir, options, place.store).map_err(failed)?;
         let register = Self {
             log,
@@ -204,6 +207,10 @@ impl SharedRegister {
         view.apply(&page, covered > 0, 0)
             .map_err(|gap| StoreFailed::Log(gap.to_string()))?;
         Ok((register, view))
+    }
+
+    pub fn archiver(&self) -> Archiver {
+        self.log.archiver()
     }
 
     pub fn reader(&self) -> LogReader {

@@ -84,6 +84,7 @@ impl Starter {
             room: DiskRoom::unlimited(),
             commits: 64,
             node: None,
+            archive: None,
         };
         let (ledger, notifications) = spawn(engine, parts);
         Ok(Running {
