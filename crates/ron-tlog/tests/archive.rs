@@ -9,8 +9,8 @@ use std::time::Duration;
 use common::{dir, entries, entry, fill, key, open, options, private, signer, verify};
 use ron_files::{CrashMode, Disk, FaultKind, SimDisk};
 use ron_tlog::append::{
-    AppendError, ArchiveError, ArchivedSegment, Archiver, OpenError, archived_files,
-    rewrite_private,
+    AppendError, ArchiveError, ArchivedSegment, Archiver, Visited, archived_files, rewrite_private,
+    verify_present,
 };
 use ron_tlog::{Log, LogOptions, OpenError, TlogProof};
 
