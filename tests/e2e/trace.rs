@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ron_tests::{Fleet, SERVICES, json, ok, ron_on, until};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
@@ -143,6 +143,96 @@ fn the_token_of_a_request_is_found_at_the_kms() {
             ("svc-passport", "http_request"),
         ]
     );
+    let signed = leaves(&fleet, "token-7");
+    assert_eq!(signed.len(), 1, "{signed:?}");
+    assert_eq!(
+        (&signed[0]["op"], &signed[0]["actor"]),
+        (&json!("sign"), &json!("svc-passport"))
+    );
+}
+
+/// The leaves that `ron trace` finds with the data directory.
+fn leaves(fleet: &Fleet, id: &str) -> Vec<Value> {
+    let out = fleet.ron(&["trace", id, "--json"]);
+    let text = String::from_utf8(out.stdout).unwrap();
+    let lines = text.lines().map(|line| serde_json::from_str(line).unwrap());
+    lines
+        .filter(|line: &Value| line["event"] == "leaf")
+        .collect()
+}
+
+#[test]
+fn an_id_finds_the_audit_leaves_of_its_request() {
+    let fleet = Fleet::start();
+    let token = fleet.token("ron-kms", None);
+    let post = |path: &str, id: &str, body: &Value, status: u16| {
+        let url = format!("{}/v1/kms/{path}", fleet.api("ron-kms"));
+        let headers = [("X-Request-Id", id), ("traceparent", PARENT)];
+        let reply = fleet.post(&url, Some(&token), &body.to_string(), &headers);
+        json(&reply, status)
+    };
+    let wanted = json!({"tenant": "default", "purpose": "app", "alg": "ed25519", "payload": "any"});
+    let made = post("keys", "make-1", &wanted, 200);
+    let (key, message) = (&made["key"], "aGk");
+    let signed = post(
+        "sign",
+        "find-me-42",
+        &json!({"key": key, "message": message}),
+        200,
+    );
+    let items = json!([{"message": message}, {"message": message}]);
+    post(
+        "sign_batch",
+        "batch-2",
+        &json!({"key": key, "items": items}),
+        200,
+    );
+    let late = json!({"key": key, "message": message, "version": 7});
+    post("sign", "refuse-3", &late, 409);
+
+    for (id, op, results) in [
+        ("make-1", "create", &["ok"][..]),
+        ("find-me-42", "sign", &["ok"]),
+        ("batch-2", "sign", &["ok", "ok"]),
+        ("refuse-3", "sign", &["stale_head"]),
+    ] {
+        let found = leaves(&fleet, id);
+        let told: Vec<(&str, &str)> = found
+            .iter()
+            .map(|leaf| {
+                (
+                    leaf["op"].as_str().unwrap(),
+                    leaf["result"].as_str().unwrap(),
+                )
+            })
+            .collect();
+        let expected: Vec<_> = results.iter().map(|result| (op, *result)).collect();
+        assert_eq!(told, expected, "{id}");
+    }
+    let leaf = &leaves(&fleet, "find-me-42")[0];
+    assert_eq!(
+        (&leaf["index"], &leaf["log"]),
+        (&signed["receipt"]["index"], &signed["receipt"]["log"])
+    );
+    // It is in the log that an auditor verifies; `ron trace` shows it as a line of the service.
+    let tail = ok(&fleet.ron(&["audit", "tail", "-n", "4"]));
+    assert_eq!(
+        tail.matches(r#""request_id":"batch-2""#).count(),
+        2,
+        "{tail}"
+    );
+    assert!(tail.contains(r#""request_id":"find-me-42""#), "{tail}");
+    let text = ok(&fleet.ron(&["trace", "find-me-42"]));
+    let is_leaf = |line: &str| {
+        line.contains(" ron-kms      leaf ") && line.ends_with(" request_id=find-me-42")
+    };
+    assert!(text.lines().any(is_leaf), "{text}");
+
+    // Of another request there is none, and the message says that the audit log was read.
+    let nothing = fleet.ron(&["trace", "find-me-44"]);
+    let why = String::from_utf8(nothing.stderr).unwrap();
+    assert_eq!(nothing.status.code(), Some(1));
+    assert!(why.contains("ron-kms/data/audit"), "{why}");
 }
 
 #[test]

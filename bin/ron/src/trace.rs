@@ -1,4 +1,6 @@
-//! `ron trace`: the log lines of one request, of all services, by time.
+//! `ron trace`: the log lines of one request, of all services, and its audit leaves, by time.
+
+mod leaves;
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -14,8 +16,10 @@ use svc_wallet::OPERATION_FILES;
 
 use crate::layout::Layout;
 use crate::log_files::FILES;
+use leaves::AuditLogs;
 
-/// Show the log lines of a request, of all services, oldest first. Ends with code 1 when there are none.
+/// Show the log lines of a request, of all services, and its leaves in the audit log, oldest first. Ends with code 1 when there
+/// are none.
 ///
 /// The id is the one that the client sent as `X-Request-Id`, or the one that came with the answer, in the header of that
 /// name and in an error's `request_id`. Every service that works for the request logs it. Where a service makes one call
@@ -29,8 +33,8 @@ pub struct TraceArgs {
     #[arg(long, value_name = "FILE")]
     log: Vec<PathBuf>,
     /// Data directory, as given to `ron up`; the default directory when absent. Without `--log`, the lines that `ron up`
-    /// keeps in `logs` there are read, and so are the wallet's records of operations. With `--log` and `--data-dir`, the
-    /// records are read beside the files given.
+    /// keeps in `logs` there are read, and so are the wallet's records of operations and the audit log of the KMS. With
+    /// `--log` and `--data-dir`, records and audit log are read beside the files given.
     #[arg(long)]
     data_dir: Option<PathBuf>,
     /// Print one JSON document per line.
@@ -68,17 +72,24 @@ pub fn run(args: &TraceArgs) -> Result<(), String> {
         );
     }
     let sources = sources(args)?;
+    let audit = match layout(args)? {
+        Some(layout) => AuditLogs::of(&layout)?,
+        None => AuditLogs::default(),
+    };
     let mut ids = BTreeSet::from([args.request_id.clone()]);
-    let (lines, read) = loop {
+    let (mut lines, read) = loop {
         let known = ids.len();
         let found = search(&sources, &mut ids)?;
         if ids.len() == known {
             break found;
         }
     };
+    lines.extend(audit.find(&ids, &lines)?);
     if lines.is_empty() {
-        return Err(nothing(&args.request_id, &sources, read));
+        return Err(nothing(&args.request_id, (&sources, &audit), read));
     }
+    // A stable sort: lines of one file and one millisecond stay in their order.
+    lines.sort_by(|a, b| a.at.cmp(&b.at));
     let mut out = io::stdout().lock();
     for line in &lines {
         let text = if args.json { line.json() } else { line.text() };
@@ -89,11 +100,18 @@ pub fn run(args: &TraceArgs) -> Result<(), String> {
     Ok(())
 }
 
+/// The data directory, unless the files to read are named without it.
+fn layout(args: &TraceArgs) -> Result<Option<Layout>, String> {
+    let wanted = args.log.is_empty() || args.data_dir.is_some();
+    wanted
+        .then(|| Layout::new(args.data_dir.as_deref()))
+        .transpose()
+}
+
 /// The files to read. One that was named has to exist.
 fn sources(args: &TraceArgs) -> Result<Vec<Source>, String> {
     let mut all = Vec::new();
-    if args.log.is_empty() || args.data_dir.is_some() {
-        let layout = Layout::new(args.data_dir.as_deref())?;
+    if let Some(layout) = layout(args)? {
         if args.log.is_empty() {
             all.extend(open_files(&layout.logs(), &FILES)?);
         }
@@ -165,8 +183,6 @@ fn search(sources: &[Source], ids: &mut BTreeSet<String>) -> Result<(Vec<Line>, 
         };
         done.map_err(|why| format!("{name} cannot be read: {why}"))?;
     }
-    // A stable sort: lines of one file and one millisecond stay in their order.
-    found.sort_by(|a: &Line, b| a.at.cmp(&b.at));
     Ok((found, read))
 }
 
@@ -179,14 +195,16 @@ fn each_line(mut from: impl BufRead, each: &mut impl FnMut(&[u8])) -> io::Result
     Ok(())
 }
 
-fn nothing(id: &str, sources: &[Source], read: u64) -> String {
+fn nothing(id: &str, (sources, audit): (&[Source], &AuditLogs), read: u64) -> String {
     let names: Vec<String> = sources.iter().map(Source::name).collect();
-    let read = match names.as_slice() {
+    let lines = (!names.is_empty()).then(|| format!("{read} lines of {}", names.join(", ")));
+    let read: Vec<String> = lines.into_iter().chain(audit.names()).collect();
+    let read = match read.as_slice() {
         [] => "nothing was read".to_owned(),
-        names => format!("{read} lines were read, of {}", names.join(", ")),
+        read => format!("read were {}", read.join(", ")),
     };
     format!(
-        "no line has the request id {id}: {read}. `ron up` keeps lines in its data directory (--data-dir); give other logs with --log FILE, or as in `journalctl -o cat -u 'ron-*' -u 'svc-*' | ron trace {id} --log -`; \
+        "no line and no leaf has the request id {id}: {read}. `ron up` keeps lines in its data directory (--data-dir); give other logs with --log FILE, or as in `journalctl -o cat -u 'ron-*' -u 'svc-*' | ron trace {id} --log -`; \
          at log.level \"info\" failed requests have lines, and under load a sample of the others; at \"debug\" all have"
     )
 }

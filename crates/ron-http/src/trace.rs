@@ -10,7 +10,8 @@ use std::sync::Arc;
 
 use ron_kernel::random::mix;
 use ron_kernel::rate::LineBudget;
-use serde::{Serialize, Serializer};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use ureq::http::{HeaderMap, HeaderValue};
 
 use crate::ids::ShortId;
@@ -125,6 +126,25 @@ impl Serialize for Trace {
         serializer.serialize_str(self.id())
     }
 }
+
+/// Read as an id, without a context.
+impl<'de> Deserialize<'de> for Trace {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let id = String::deserialize(deserializer)?;
+        Self::new(&id).ok_or_else(|| {
+            D::Error::custom("a request id is 1 to 64 letters, digits, `.`, `_` and `-`")
+        })
+    }
+}
+
+/// Equal when their ids are.
+impl PartialEq for Trace {
+    fn eq(&self, other: &Self) -> bool {
+        self.id() == other.id()
+    }
+}
+
+impl Eq for Trace {}
 
 impl From<ShortId> for Trace {
     fn from(id: ShortId) -> Self {

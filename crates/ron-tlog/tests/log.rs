@@ -5,10 +5,13 @@
 mod common;
 
 use std::collections::BTreeMap;
+use std::fs;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use common::{dir, entries, entry, fill, key, open, options, private, signer, verify};
 use ron_files::{CrashMode, Disk as _, FaultKind, OsDisk, SimDisk};
+use ron_tlog::append::LeafFiles;
 use ron_tlog::tile::{TilePath, split_bundle, tiles_of};
 use ron_tlog::tree::{Frontier, leaf_hash, verify_consistency};
 use ron_tlog::{
@@ -539,5 +542,56 @@ fn the_real_disk_works_and_verifies_while_it_grows() {
             .expect("opens")
             .size(),
         N
+    );
+}
+
+#[test]
+fn leaves_are_read_segment_by_segment_beside_the_writer() {
+    let home = tempfile::tempdir().expect("a temporary directory");
+    let dir = home.path().join("audit");
+    assert!(LeafFiles::open(&dir).expect("readable").is_none());
+    let mut log = Log::open(Arc::new(OsDisk), &dir, options()).expect("a new log");
+    fill(&mut log, N);
+    let files = LeafFiles::open(&dir).expect("readable").expect("a log");
+    assert_eq!(
+        (files.origin(), files.segments()),
+        (log.origin(), &[0, 1, 2, 3][..])
+    );
+    // The newest segment first: none depends on those before it.
+    let mut found = BTreeMap::new();
+    let mut take = |index: u64, leaf: &[u8]| {
+        assert_eq!(leaf, entry(index));
+        found.insert(index, ());
+        ControlFlow::Continue(())
+    };
+    for segment in files.segments().iter().rev() {
+        files.read(*segment, &mut take).expect("whole");
+    }
+    assert!(found.into_keys().eq(0..N));
+    let mut seen = 0;
+    let mut one = |_: u64, _: &[u8]| {
+        seen += 1;
+        ControlFlow::Break(())
+    };
+    files.read(1, &mut one).expect("whole");
+    assert_eq!(seen, 1);
+
+    // A batch that is not whole yet is none; within the log it is damage.
+    let path = |segment: u64| dir.join(format!("{segment:08}.seg"));
+    for segment in [3, 1] {
+        let whole = fs::read(path(segment)).expect("there");
+        fs::write(path(segment), &whole[..whole.len() - 1]).expect("written");
+    }
+    let mut last = 0;
+    let mut newest = |index: u64, _: &[u8]| {
+        last = index;
+        ControlFlow::Continue(())
+    };
+    files.read(3, &mut newest).expect("torn");
+    assert!(last < N - 1, "{last}");
+    let damaged = files.read(1, &mut |_, _| ControlFlow::Continue(()));
+    assert!(
+        matches!(damaged, Err(OpenError::Damaged { .. })),
+        "{damaged:?}"
     );
 }

@@ -12,7 +12,7 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from ron_sdk import VerificationError
-from ron_sdk.verify import Policy, Shown, TlogProof, verify_audit, verify_manifest, verify_payout, verify_receipt
+from ron_sdk.verify import AuditEntry, Policy, Shown, TlogProof, verify_audit, verify_manifest, verify_payout, verify_receipt
 from ron_sdk.verify.encoding import canonical
 from ron_sdk.verify.tlog import check_inclusion, leaf_hash
 
@@ -108,6 +108,19 @@ class Audit(Case):
         signer = Signer("log.example", 1)
         for entry in (b'{"v":1}', b'{"a":1, "v":1}', b"\xff", b"[]", b'{"v":1.5}', b'{"v":1,"v":1}', b"[" * 100_000):
             self.refuse(lambda: verify_audit(entry, signer.proof(entry), Policy(signer.vkey)))
+
+    def test_an_entry_has_a_request_id_since_format_2(self) -> None:
+        signer = Signer("log.example", 1)
+
+        def check(**changed: object) -> AuditEntry:
+            entry = canonical({**json.loads(vector("entry.json")), **changed})
+            return verify_audit(entry, signer.proof(entry), Policy(signer.vkey))
+
+        self.assertIsNone(check(v=1).request_id)
+        self.assertIsNone(check(v=2).request_id)
+        self.assertEqual(check(v=2, request_id="find-me-42").request_id, "find-me-42")
+        for changed in ({"v": 1, "request_id": "a"}, {"v": 2, "request_id": 7}, {"v": 0}, {"v": 3}):
+            self.refuse(lambda: check(**changed))
 
 
 class Signer:

@@ -150,6 +150,21 @@ test("odd policies, keys and proofs are refused", () => {
   }
 });
 
+test("an audit entry has a request id since format 2", () => {
+  const log = signer("log.example", 1);
+  const check = (changed: Record<string, unknown>) => {
+    const members = { ...(JSON.parse(text(vector("entry.json"))) as Record<string, unknown>), ...changed };
+    const entry = utf8(JSON.stringify(Object.fromEntries(Object.entries(members).sort(([a], [b]) => (a < b ? -1 : 1)))));
+    return verifyAudit(entry, log.proof(entry), new Policy(log.vkey)).requestId;
+  };
+  assert.equal(check({ v: 1 }), undefined);
+  assert.equal(check({ v: 2 }), undefined);
+  assert.equal(check({ v: 2, request_id: "find-me-42" }), "find-me-42");
+  for (const changed of [{ v: 1, request_id: "a" }, { v: 2, request_id: 7 }, { v: 0 }, { v: 3 }]) {
+    refuse(() => check(changed));
+  }
+});
+
 test("a payee proves a payment and learns nothing private of the payer", () => {
   const [mine, theirs] = [verifyReceipt(vector("payer.receipt.json"), POLICY), verifyReceipt(vector("payee.receipt.json"), POLICY)];
   const { shown, checkpoint, ...receipt } = theirs;

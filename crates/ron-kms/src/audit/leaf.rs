@@ -1,6 +1,6 @@
 //! One leaf of the audit log: canonical JSON, at most 4 KiB, the same fields for every operation.
 
-use ron_http::Principal;
+use ron_http::{Principal, Trace};
 use ron_proto::kms::{GatedOp, KeyOp};
 use ron_proto::strict;
 use ron_proto::values::Kid;
@@ -12,7 +12,9 @@ pub use ron_custody::{NO_MATCH, OK};
 /// Longest leaf, in bytes.
 pub const LEAF_BYTES_MAX: usize = 4 * 1024;
 /// Format of the leaves written now.
-pub const LEAF_VERSION: u64 = 1;
+pub const LEAF_VERSION: u64 = 2;
+/// The first format with [`Leaf::request_id`]; it is all that format 1 lacks.
+const REQUEST_ID_SINCE: u64 = 2;
 
 macro_rules! operations {
     ($($(#[$doc:meta])* $op:ident = $name:literal $changes:literal,)*) => {
@@ -254,13 +256,16 @@ pub struct Leaf {
     /// Purpose of the key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub purpose: Option<String>,
+    /// Id of the request; absent where the service acted by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request_id: Option<Trace>,
     /// `ok`, or the code of the refusal.
     pub result: String,
     /// Tenant of the key, or of the caller where no key is named.
     pub tenant: String,
     /// Unix milliseconds; never less than the leaf before.
     pub ts: u64,
-    /// [`LEAF_VERSION`].
+    /// [`LEAF_VERSION`], or the format in which the leaf was written.
     pub v: u64,
     /// Version of the key that was used or made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -281,6 +286,8 @@ pub struct Draft {
     pub op_id: Option<String>,
     pub output_sha256: Option<String>,
     pub purpose: Option<String>,
+    /// Shared with the request, so that it costs a signature no allocation.
+    pub request_id: Option<Trace>,
     pub result: String,
     pub tenant: String,
     pub version: Option<u32>,
@@ -311,6 +318,7 @@ impl Draft {
             op_id: None,
             output_sha256: None,
             purpose: None,
+            request_id: None,
             result: OK.to_owned(),
             tenant: tenant.to_owned(),
             version: None,
@@ -369,6 +377,7 @@ impl Draft {
             output_sha256: self.output_sha256,
             prev_store_version: place.prev_store_version,
             purpose: self.purpose,
+            request_id: self.request_id,
             result: self.result,
             tenant: self.tenant,
             ts: place.ts,
@@ -396,8 +405,14 @@ impl Leaf {
     /// Parses a leaf; any form but the canonical one is refused.
     pub fn parse(bytes: &[u8]) -> Result<Self, String> {
         let leaf: Self = strict::from_slice(bytes).map_err(|e| format!("not a leaf: {e}"))?;
-        if leaf.v != LEAF_VERSION {
-            return Err(format!("leaf format {} is newer than this program", leaf.v));
+        if !(1..=LEAF_VERSION).contains(&leaf.v) {
+            return Err(format!(
+                "the leaf has format {}, this program reads 1 to {LEAF_VERSION}",
+                leaf.v
+            ));
+        }
+        if leaf.request_id.is_some() && leaf.v < REQUEST_ID_SINCE {
+            return Err(format!("a leaf of format {} has no request id", leaf.v));
         }
         if leaf.to_bytes() != bytes {
             return Err("the leaf is not in canonical form".into());
@@ -447,6 +462,7 @@ mod tests {
             op_id: Some("0190".into()),
             output_sha256: Some("11".repeat(32)),
             purpose: Some("issuer".into()),
+            request_id: Trace::new("find-me-42"),
             version: Some(2),
             ..Draft::service(Op::Sign, "")
         };
@@ -467,12 +483,39 @@ mod tests {
     fn anything_but_the_canonical_form_is_refused() {
         let text = String::from_utf8(full().to_bytes()).expect("utf-8");
         let check = |text: String| assert!(Leaf::parse(text.as_bytes()).is_err(), "{text}");
-        check(text.replace("\"v\":1", "\"v\":2"));
-        check(text.replace("\"v\":1", "\"v\": 1"));
+        check(text.replace("\"v\":2", "\"v\":3"));
+        check(text.replace("\"v\":2", "\"v\":0"));
+        check(text.replace("\"v\":2", "\"v\": 2"));
+        check(text.replace("find-me-42", "find me"));
+        check(text.replace("find-me-42", &"x".repeat(65)));
         check(text.replacen('{', "{\"zz\":1,", 1));
         check(text.replacen("{\"actor\":\"ron-kms\",", "{", 1));
         check(format!("{text}\n"));
         check(text.replace("\"ts\":1700000000123", "\"ts\":1700000000123.0"));
+    }
+
+    /// A leaf as it was written before leaves had request ids.
+    #[test]
+    fn leaves_of_format_1_are_read_and_have_no_request_id() {
+        let text = String::from_utf8(full().to_bytes()).expect("utf-8");
+        let earlier = text.replace("\"request_id\":\"find-me-42\",", "");
+        let earlier = earlier.replace("\"v\":2", "\"v\":1");
+        let read = Leaf::parse(earlier.as_bytes()).expect("parses");
+        assert_eq!((read.v, &read.request_id), (1, &None));
+        assert_eq!(read.to_bytes(), earlier.as_bytes());
+        let mixed = text.replace("\"v\":2", "\"v\":1");
+        let why = Leaf::parse(mixed.as_bytes()).expect_err("format 1 has no such member");
+        assert!(why.contains("request id"), "{why}");
+    }
+
+    /// The outbox may hold the draft of a change from before drafts had request ids.
+    #[test]
+    fn a_draft_without_a_request_id_is_read() {
+        let text = String::from_utf8(Draft::service(Op::Create, "x").to_json()).expect("utf-8");
+        let earlier = text.replace("\"request_id\":null,", "");
+        assert_ne!(earlier, text);
+        let read = Draft::parse(earlier.as_bytes());
+        assert_eq!(read, Ok(Draft::service(Op::Create, "x")));
     }
 
     #[test]

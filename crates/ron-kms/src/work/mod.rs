@@ -32,7 +32,7 @@ use ron_custody::keys::note::Checkpoint;
 use ron_custody::keys::wrapping::WrappingKeys;
 use ron_custody::store::MadeKey;
 use ron_custody::{Cause, Refusal};
-use ron_http::{Principal, PrincipalKind, Responder};
+use ron_http::{Principal, PrincipalKind, Responder, Trace};
 use ron_kernel::time::Instant;
 use ron_kernel::{
     ClockAlarm, Credit, Credits, Deadline, Receiver, Recv, ReplySender, SendError, Sender,
@@ -419,6 +419,7 @@ impl Kms {
         let context = format!("the machine's date is {} ms ahead", alarm.ahead_ms);
         let draft = Draft {
             context: Some(context),
+            request_id: Trace::current(),
             ..Draft::new(Op::AcceptDate, &by.name, by.tenant.as_str())
         };
         self.health.check().map_err(problem)?;

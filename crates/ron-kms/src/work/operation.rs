@@ -314,7 +314,8 @@ where
                 gate: &mut *gate,
             };
             match run_one(&mut at, &task, ticket) {
-                Ok((mut item, draft)) => {
+                Ok((mut item, mut draft)) => {
+                    draft.request_id = call.responder.trace().cloned();
                     if kms.is_shared {
                         // An answer that another node remembers may be completed from the keys, also of what is refused here.
                         is_guarded |= task.op_id().is_some();

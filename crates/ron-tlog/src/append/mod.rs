@@ -22,6 +22,7 @@ mod engine_log;
 mod errors;
 mod frame;
 mod layout;
+mod leaves;
 mod log;
 mod meta;
 mod migrate;
@@ -45,6 +46,7 @@ pub use errors::{
     AppendError, ArchiveError, CheckpointError, OpenError, ProofError, ReadError, VerifyError,
     WriteFailure,
 };
+pub use leaves::LeafFiles;
 pub use log::{Log, LogOptions, Record, Recovery};
 pub use migrate::{
     Back, Fill, MakePrivate, MigrateError, Migrated, clear_copy, finish_tombstone, from_copy,

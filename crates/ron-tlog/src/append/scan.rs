@@ -162,6 +162,13 @@ impl<'f> Scanner<'f> {
         }))
     }
 
+    /// As [`Self::step`], without knowing the tree of the entries before it: the header's word is taken for its root.
+    pub fn step_unproved(&mut self) -> io::Result<Step<'_>> {
+        let header = self.window.at(self.position, BATCH_HEADER)?;
+        let header = header.and_then(|b| BatchHeader::decode(b, &self.meta.salt));
+        self.step(&header.map_or(Hash::default(), |header| header.root))
+    }
+
     fn bad(&self, index: u64, torn: bool, why: String) -> Step<'static> {
         Step::Bad(Bad {
             index,

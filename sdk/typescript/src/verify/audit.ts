@@ -6,7 +6,9 @@ import type { Checkpoint, Policy } from "./checkpoint.js";
 import { Members, canonicalObject, concat } from "./encoding.js";
 import { TlogProof } from "./tlog.js";
 
-const VERSION = 1;
+/** The newest format, and the first in which an entry may have a request id. */
+const VERSION = 2;
+const REQUEST_ID_SINCE = 2;
 
 /** An operation of the key service, done or refused, and the checkpoint that proves it. */
 export interface AuditEntry {
@@ -29,6 +31,8 @@ export interface AuditEntry {
   readonly outputSha256: string | undefined;
   readonly keyOpCounter: number | undefined;
   readonly prevStoreVersion: number;
+  /** The id of the request, as the client sent it in `X-Request-Id` or the service made it. */
+  readonly requestId: string | undefined;
 }
 
 /** Checks an audit entry, byte for byte, with its proof; returns what it says. */
@@ -36,7 +40,8 @@ export function verifyAudit(entry: Uint8Array, proof: string, policy: Policy): A
   const parsed = TlogProof.parse(proof);
   const checkpoint = parsed.check(entry, policy);
   const leaf = new Members(canonicalObject(entry, "the audit entry"), "the audit entry");
-  if (leaf.whole("v") !== VERSION) {
+  const version = leaf.whole("v");
+  if (version < 1 || version > VERSION) {
     throw new VerificationError("the audit entry has a format that this version of the package does not know");
   }
   const found = {
@@ -57,6 +62,7 @@ export function verifyAudit(entry: Uint8Array, proof: string, policy: Policy): A
     outputSha256: leaf.optionalText("output_sha256"),
     keyOpCounter: leaf.optionalWhole("key_op_counter"),
     prevStoreVersion: leaf.whole("prev_store_version"),
+    requestId: version >= REQUEST_ID_SINCE ? leaf.optionalText("request_id") : undefined,
   };
   leaf.end();
   return found;

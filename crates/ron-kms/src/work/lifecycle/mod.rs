@@ -23,8 +23,7 @@ use std::time::Duration;
 
 use ron_crypto::hash::sha256;
 use ron_custody::keys::{aead_of, payload};
-use ron_custody::store::{KeyStore, OpsCheck, StoreError};
-use ron_custody::store::{OpRecord, OpRow, Pending};
+use ron_custody::store::{KeyStore, OpRecord, OpRow, OpsCheck, Pending, StoreError};
 use ron_custody::store::{Order, PlanError};
 use ron_custody::{Cause, Refusal};
 use ron_files::Dir;
@@ -595,6 +594,7 @@ pub(super) fn draft_of(change: Change, call: &CallContext) -> Draft {
     Draft {
         input_sha256: Some(hex::encode(change.body)),
         op_id: Some(change.op_id.to_string()),
+        request_id: call.responder.trace().cloned(),
         ..Draft::new(change.op, &call.caller.name, call.caller.tenant.as_str())
     }
 }

@@ -9,7 +9,9 @@ from .checkpoint import Checkpoint, Policy
 from .encoding import Members, canonical_object
 from .tlog import TlogProof
 
-_VERSION = 1
+#: The newest format, and the first in which an entry may have a request id.
+_VERSION = 2
+_REQUEST_ID_SINCE = 2
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,8 @@ class AuditEntry:
     output_sha256: str | None
     key_op_counter: int | None
     prev_store_version: int
+    #: The id of the request, as the client sent it in ``X-Request-Id`` or the service made it.
+    request_id: str | None
 
     def records_signature(self, message: bytes, signatures: Sequence[bytes]) -> bool:
         """Whether the entry is that of these signatures over this message (of a key that signs messages as they are)."""
@@ -51,7 +55,8 @@ def verify_audit(entry: bytes, proof: str, policy: Policy) -> AuditEntry:
     parsed = TlogProof.parse(proof)
     checkpoint = parsed.check(entry, policy)
     leaf = Members(canonical_object(entry, "the audit entry"), "the audit entry")
-    if leaf.whole("v") != _VERSION:
+    version = leaf.whole("v")
+    if not 1 <= version <= _VERSION:
         raise VerificationError("the audit entry has a format that this version of the package does not know")
     found = AuditEntry(
         index=parsed.index,
@@ -71,6 +76,7 @@ def verify_audit(entry: bytes, proof: str, policy: Policy) -> AuditEntry:
         output_sha256=leaf.optional_text("output_sha256"),
         key_op_counter=leaf.optional_whole("key_op_counter"),
         prev_store_version=leaf.whole("prev_store_version"),
+        request_id=leaf.optional_text("request_id") if version >= _REQUEST_ID_SINCE else None,
     )
     leaf.end()
     return found
