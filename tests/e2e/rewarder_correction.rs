@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 
 use ron_http::{Method, Reply};
+use ron_proto::ContentId;
 use ron_tests::{Fleet, json, ok, ron_binary, workspace};
 use serde_json::{Value, json};
 
@@ -84,9 +85,13 @@ impl Desk {
     }
 
     fn get(&self, path: &str) -> Reply {
+        self.get_with(path, &[])
+    }
+
+    fn get_with(&self, path: &str, headers: &[(&str, &str)]) -> Reply {
         let url = format!("{}/rewarder/{path}", self.fleet.api("svc-rewarder"));
         self.fleet
-            .send(Method::GET, &url, Some(&self.token), None, &[])
+            .send(Method::GET, &url, Some(&self.token), None, headers)
     }
 
     fn balance(&self, account: &str) -> String {
@@ -235,7 +240,7 @@ fn a_paid_epoch_is_corrected_by_the_differences() {
         "payout_minor": "0", "overpaid_minor": "250"});
     assert_eq!(why["correction"], meant);
     assert_eq!(desk.get("epochs/fix/proof/acct%3Amallory").status, 404);
-    assert_eq!(desk.get("epochs/e/correction").status, 404);
+    accounts_by_pages(&desk, &manifest["correction"]["accounts"]);
     let why = ok(&desk.ron(&["explain", "fix", "acct:bob"]));
     assert!(
         why.contains("gets 250 ron") && why.contains("paid before  0"),
@@ -262,6 +267,57 @@ fn a_paid_epoch_is_corrected_by_the_differences() {
         );
     }
     offline(&desk);
+}
+
+/// The accounts of a correction are served by pages, and the file that the manifest names in pieces.
+fn accounts_by_pages(desk: &Desk, named: &Value) {
+    let page = |query: &str| {
+        json(
+            &desk.get(&format!("epochs/fix/correction/accounts{query}")),
+            200,
+        )
+    };
+    let all = page("");
+    assert_eq!((&all["count"], &all["next"]), (&json!(3), &Value::Null));
+    let mallory = json!({"account": "acct:mallory", "before_minor": "750", "due_minor": "500",
+        "payout_minor": "0", "overpaid_minor": "250"});
+    assert_eq!(all["accounts"][2], mallory);
+    let first = page("?limit=2");
+    assert_eq!((&first["count"], &first["next"]), (&json!(3), &json!(2)));
+    let rest = page("?from=2&limit=2");
+    assert_eq!(rest, json!({"accounts": [mallory], "count": 3}));
+    assert_eq!(page("?from=9"), json!({"accounts": [], "count": 3}));
+    let both = [&first["accounts"], &rest["accounts"]].map(|page| page.as_array().unwrap().clone());
+    assert_eq!(json!(both.concat()), all["accounts"]);
+    for (path, status) in [
+        ("fix/correction/accounts?limit=0", 400),
+        ("fix/correction/accounts?limit=1001", 400),
+        ("fix/correction/accounts?after=2", 400),
+        ("e/correction/accounts", 404),
+        ("e/correction", 404),
+    ] {
+        assert_eq!(desk.get(&format!("epochs/{path}")).status, status, "{path}");
+    }
+
+    let whole = desk.get("epochs/fix/correction");
+    assert_eq!(json!(ContentId::of(&whole.body).to_string()), *named);
+    let length = whole.body.len();
+    let part = |range: &str| desk.get_with("epochs/fix/correction", &[("Range", range)]);
+    let mut pieces = Vec::new();
+    while pieces.len() < length {
+        let from = pieces.len();
+        let piece = part(&format!("bytes={from}-{}", from + 99));
+        let last = (from + 99).min(length - 1);
+        let said = format!("bytes {from}-{last}/{length}");
+        assert_eq!(
+            (piece.status, piece.header("content-range")),
+            (206, Some(&*said))
+        );
+        pieces.extend_from_slice(&piece.body);
+    }
+    assert_eq!(pieces, whole.body);
+    let beyond = part(&format!("bytes={length}-"));
+    assert_eq!(json(&beyond, 416)["code"], "range_not_satisfiable");
 }
 
 /// What holds without the service: the run, its bundle, and a payee's proof.

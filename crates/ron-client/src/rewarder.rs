@@ -1,5 +1,6 @@
 //! Client of svc-rewarder.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use ron_proto::{Account, Asset, ContentId, EpochId};
 use serde::de::DeserializeOwned;
 
 use crate::call::{Caller, ClientError, Outgoing, encode, read};
+use crate::ranged::{Piece, PieceError, piece};
 use ron_http::Credential;
 
 /// A run of an epoch that is read.
@@ -265,15 +267,16 @@ impl RewarderClient {
         self.0.get_text(&run.into().path("/manifest", ""), deadline)
     }
 
-    /// What is due to every account of a correction and what it was paid before, as a sealed snapshot with
-    /// the content id that the manifest names; 404 for an epoch that corrects no other.
+    /// These bytes of what is due to every account of a correction and what it was paid before: a sealed snapshot
+    /// with the content id that the manifest names; 404 for an epoch that corrects no other.
     pub fn correction<'r>(
         &self,
         run: impl Into<RunRef<'r>>,
+        span: RangeInclusive<u64>,
         deadline: Deadline,
-    ) -> Result<Vec<u8>, ClientError> {
+    ) -> Result<Piece, PieceError> {
         let path = run.into().path("/correction", "");
-        Ok(self.0.send(&Outgoing::get(&path, deadline))?.body)
+        piece(&self.0, &path, span, deadline)
     }
 
     /// The claim tree of an epoch with claims, as OpenZeppelin's package reads it; 404 for an epoch that

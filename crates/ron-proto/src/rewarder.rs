@@ -24,7 +24,7 @@ use crate::values::{
 
 pub use assets::{AccountPayouts, AlsoPaid, AlsoRule, AssetPayout, AssetTotals};
 pub use claims::{ClaimHash, ClaimsRoot, PayRule};
-pub use correction::{CorrectedPayee, Correction};
+pub use correction::{CorrectedPayee, Correction, CorrectionPage};
 
 /// Format version of the policy document.
 pub const POLICY_FORMAT: u32 = 1;

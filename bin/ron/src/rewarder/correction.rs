@@ -47,48 +47,38 @@ struct Opened {
     manifest: RunManifest,
     accounts: Sealed,
     /// Has the files.
-    _place: Option<Place>,
+    _place: Place,
 }
 
 fn open(args: &CorrectionArgs) -> Result<Opened, String> {
     let none = || format!("run {} corrects no other epoch", args.run);
-    if let Some(place) = Place::find(&args.run, FILES)? {
-        let at = |e| format!("run {}: {e}", args.run);
-        let manifest = read_manifest(&place.open()).map_err(at)?;
-        let accounts = accounts(&place.open(), &manifest).map_err(at)?;
-        return Ok(Opened {
-            manifest,
-            accounts: accounts.ok_or_else(none)?,
-            _place: Some(place),
-        });
-    }
-    let remote = Remote::connect(args.data_dir.as_deref())?;
-    let run = remote.find(&args.run)?;
-    let text = remote.client.manifest(run.as_ref(), within());
-    let manifest: RunManifest = strict::from_slice(text.map_err(failed)?.as_bytes())
-        .map_err(|e| format!("the manifest of {}: {e}", args.run))?;
-    let correction = manifest.correction.ok_or_else(none)?;
-    let accounts = fetch(&remote, &run, &correction)?;
+    let place = if let Some(place) = Place::find(&args.run, FILES)? {
+        place
+    } else {
+        let remote = Remote::connect(args.data_dir.as_deref())?;
+        let run = remote.find(&args.run)?;
+        fetch(&remote, &run)?.ok_or_else(none)?
+    };
+    let at = |e| format!("run {}: {e}", args.run);
+    let manifest = read_manifest(&place.open()).map_err(at)?;
+    let accounts = accounts(&place.open(), &manifest).map_err(at)?;
     Ok(Opened {
         manifest,
-        accounts,
-        _place: None,
+        accounts: accounts.ok_or_else(none)?,
+        _place: place,
     })
 }
 
-/// The accounts of a correction of the service, which must be those that its manifest names.
-pub fn fetch(remote: &Remote, run: &NamedRun, named: &Correction) -> Result<Sealed, String> {
-    let bytes = remote.client.correction(run.as_ref(), within());
-    let sealed = Sealed::parse(bytes.map_err(failed)?);
-    let sealed = sealed.map_err(|e| format!("{}: {e}", dir::CORRECTION))?;
-    if sealed.cid() == named.accounts {
-        Ok(sealed)
-    } else {
-        Err(format!(
-            "{} is not what the manifest names",
-            dir::CORRECTION
-        ))
-    }
+/// What a correction of the service compares; `None` for a run that corrects no other.
+pub fn fetch(remote: &Remote, run: &NamedRun) -> Result<Option<Place>, String> {
+    let text = remote.client.manifest(run.as_ref(), within());
+    let text = text.map_err(failed)?;
+    let manifest: RunManifest = strict::from_slice(text.as_bytes())
+        .map_err(|e| format!("the manifest of {}: {e}", run.short()))?;
+    let corrects = manifest.correction.is_some();
+    corrects
+        .then(|| Place::of_correction(remote, run, &text))
+        .transpose()
 }
 
 pub fn run(args: &CorrectionArgs) -> Result<(), String> {

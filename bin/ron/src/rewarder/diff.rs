@@ -9,10 +9,11 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use ron_proto::rewarder::{Payout, RunManifest, RunTotals};
-use ron_proto::{Account, Amount, ContentId, strict};
-use svc_rewarder::manifest::correction::{self, Before, Earlier, Row};
+use ron_proto::rewarder::{Payout, RunTotals};
+use ron_proto::{Account, Amount, ContentId};
+use svc_rewarder::manifest::correction::{Before, Earlier, Row};
 use svc_rewarder::manifest::reader::Reader;
+use svc_rewarder::manifest::verify::{VerifyError, read_manifest};
 
 use self::picture::Picture;
 use super::correction::fetch;
@@ -171,11 +172,22 @@ impl Rows {
                 (Source::Paid(rows, place), paid, manifest.totals.recipients)
             }
             Source::Service { remote, run, .. } => {
-                let rows = paid_by(&remote, &run)?;
-                let paid = rows.iter().map(|row| row.amount_minor.0);
-                let paid = paid.fold(0_u128, u128::saturating_add);
-                self.page = rows.into_iter();
-                (Source::Memory, paid, self.totals.recipients)
+                let (source, paid) = if let Some(place) = fetch(&remote, &run)? {
+                    let of = |e: VerifyError| format!("run {}: {e}", run.short());
+                    let manifest = read_manifest(&place.open()).map_err(of)?;
+                    let earlier = Earlier::open(&place.open()).map_err(of)?;
+                    let before = manifest.correction.map_or(0, |of| of.paid_minor.0);
+                    let paid = before.saturating_add(self.totals.payout_minor.0);
+                    let rows = earlier.paid().map_err(|e| e.to_string())?;
+                    (Source::Paid(rows, place), paid)
+                } else {
+                    let rows = paid_by(&remote, &run)?;
+                    let paid = rows.iter().map(|row| row.amount_minor.0);
+                    let paid = paid.fold(0_u128, u128::saturating_add);
+                    self.page = rows.into_iter();
+                    (Source::Memory, paid)
+                };
+                (source, paid, self.totals.recipients)
             }
             other => (other, self.totals.payout_minor.0, self.totals.recipients),
         };
@@ -218,20 +230,8 @@ fn payout(row: Row) -> Result<Payout, String> {
     })
 }
 
-/// What a run of the service has paid in all. Held in memory.
+/// What a run of the service that corrects no other has paid. Held in memory, because its residual may have no place in the order.
 fn paid_by(remote: &Remote, run: &NamedRun) -> Result<Vec<Payout>, String> {
-    let text = remote.client.manifest(run.as_ref(), within());
-    let manifest: RunManifest =
-        strict::from_slice(text.map_err(failed)?.as_bytes()).map_err(|e| e.to_string())?;
-    if let Some(correction) = &manifest.correction {
-        let accounts = fetch(remote, run, correction)?;
-        let (mut rows, mut all) = (correction::Rows::over(&accounts), Vec::new());
-        while let Some(mut row) = rows.next().map_err(|e| e.to_string())? {
-            row.paid = row.paid.max(row.due);
-            all.push(payout(row)?);
-        }
-        return Ok(all);
-    }
     let mut paid: BTreeMap<Account, u128> = BTreeMap::new();
     let mut from = Some(0);
     while let Some(first) = from {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ron_client::ranged::{PieceError, piece};
+use ron_client::ranged::{Piece, PieceError, piece};
 use ron_client::{Caller, Credential};
 use ron_files::{Dir, OsDisk};
 use ron_http::{ClientConfig, HttpClient, url_origin};
@@ -19,6 +19,7 @@ use svc_rewarder::manifest::bundle::{BUNDLE, Bundle, content_of, proof_path};
 use svc_rewarder::manifest::dir;
 use svc_rewarder::manifest::verify::read_manifest;
 
+use super::remote::{NamedRun, Remote};
 use super::{BYTES, bar};
 use crate::net;
 
@@ -82,6 +83,30 @@ impl Place {
     pub fn need(name: &str, files: &[&str]) -> Result<Self, String> {
         let found = Self::find(name, files)?;
         found.ok_or_else(|| format!("{name} is no directory of a run and no address of a bundle"))
+    }
+
+    /// The manifest of a correction of the service and the accounts that it compares.
+    pub fn of_correction(remote: &Remote, run: &NamedRun, manifest: &str) -> Result<Self, String> {
+        let place = Self {
+            dir: temporary()?,
+            downloaded: true,
+        };
+        let path = place.dir.join(dir::RUN);
+        fs::write(&path, manifest).map_err(|e| format!("cannot write {}: {e}", path.display()))?;
+        let part = |at, last| {
+            remote
+                .client
+                .correction(run.as_ref(), at..=last, patience(at, last))
+        };
+        let bar = bar("download", 0, BYTES);
+        let target = place.dir.join(dir::CORRECTION);
+        download(&target, None, part, |have, length| {
+            bar.set_length(length);
+            bar.set_position(have);
+        })
+        .map_err(|why| format!("svc-rewarder: {}: {why}", dir::CORRECTION))?;
+        bar.finish_and_clear();
+        Ok(place)
     }
 
     pub fn open(&self) -> Dir {
@@ -198,7 +223,10 @@ impl Site {
         let bar = bar("download", bytes, BYTES);
         for file in wanted {
             let target = to.join(&file.name);
-            let id = self.file(&file.name, file.bytes, &target, |got| bar.inc(got))?;
+            let before = bar.position();
+            let id = self.file(&file.name, file.bytes, &target, |have| {
+                bar.set_position(before + have);
+            })?;
             if id != file.id {
                 return Err(format!(
                     "{}: {} is not what {BUNDLE} says",
@@ -218,28 +246,12 @@ impl Site {
         target: &Path,
         got: impl Fn(u64),
     ) -> Result<ContentId, String> {
-        let at = |why: String| format!("{}: {name}: {why}", self.url);
-        let cannot = |e: std::io::Error| format!("cannot write {}: {e}", target.display());
-        let mut file = fs::File::create_new(target).map_err(cannot)?;
-        let mut have = 0;
-        while have < length {
-            let last = length.min(have + PIECE) - 1;
-            let part = self
-                .piece(name, have, last)
-                .map_err(|e| at(e.to_string()))?;
-            if part.total != length || have + part.bytes.len() as u64 > length {
-                return Err(at(format!(
-                    "it has {} bytes; {BUNDLE} says {length}",
-                    part.total
-                )));
-            }
-            file.write_all(&part.bytes).map_err(cannot)?;
-            have += part.bytes.len() as u64;
-            got(part.bytes.len() as u64);
-        }
+        let part = |at, last| self.piece(name, at, last);
+        download(target, Some(length), part, |have, _| got(have))
+            .map_err(|why| format!("{}: {name}: {why}", self.url))?;
         content_of(&OsDisk, target)
             .map(|(id, _)| id)
-            .map_err(cannot)
+            .map_err(|e| format!("cannot read {}: {e}", target.display()))
     }
 
     fn small(&self, name: &str) -> Result<Option<Vec<u8>>, String> {
@@ -256,20 +268,46 @@ impl Site {
         }
     }
 
-    fn piece(
-        &self,
-        name: &str,
-        at: u64,
-        last: u64,
-    ) -> Result<ron_client::ranged::Piece, PieceError> {
-        let time = PATIENCE + Duration::from_secs((last - at) / RATE);
-        piece(
-            &self.caller,
-            &format!("{}{name}", self.path),
-            at..=last,
-            Deadline::within(time),
-        )
+    fn piece(&self, name: &str, at: u64, last: u64) -> Result<Piece, PieceError> {
+        let path = format!("{}{name}", self.path);
+        piece(&self.caller, &path, at..=last, patience(at, last))
     }
+}
+
+/// When a piece must have come.
+fn patience(at: u64, last: u64) -> Deadline {
+    Deadline::within(PATIENCE + Duration::from_secs((last - at) / RATE))
+}
+
+/// Downloads a file in pieces: of exactly `length` bytes or, where that is not known, of as many as the server says. `part` gets
+/// the first byte of a piece and its last; `show` what is there and the length.
+fn download(
+    target: &Path,
+    mut length: Option<u64>,
+    part: impl Fn(u64, u64) -> Result<Piece, PieceError>,
+    show: impl Fn(u64, u64),
+) -> Result<(), String> {
+    let cannot = |e: std::io::Error| format!("cannot write {}: {e}", target.display());
+    let mut file = fs::File::create_new(target).map_err(cannot)?;
+    let mut have = 0;
+    while length.is_none_or(|length| have < length) {
+        let last = length.unwrap_or(DOWNLOAD_MAX).min(have + PIECE) - 1;
+        let part = part(have, last).map_err(|e| e.to_string())?;
+        let length = *length.get_or_insert(part.total);
+        if part.total != length || have + part.bytes.len() as u64 > length {
+            let found = part.total;
+            return Err(format!("it has {found} bytes, and must have {length}"));
+        }
+        if length > DOWNLOAD_MAX {
+            return Err(format!(
+                "it has {length} bytes; at most {DOWNLOAD_MAX} are read"
+            ));
+        }
+        file.write_all(&part.bytes).map_err(cannot)?;
+        have += part.bytes.len() as u64;
+        show(have, length);
+    }
+    Ok(())
 }
 
 /// A new directory that nobody else can enter.

@@ -54,3 +54,16 @@ impl CorrectedPayee {
         }
     }
 }
+
+/// A page of the accounts of a correction.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CorrectionPage {
+    /// In the order of their names.
+    pub accounts: Vec<CorrectedPayee>,
+    /// Number of accounts of the whole correction.
+    pub count: u64,
+    /// Value of `from` for the next page; absent on the last one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<u64>,
+}

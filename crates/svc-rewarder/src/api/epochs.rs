@@ -397,8 +397,14 @@ pub(super) fn reader(api: &Api, request: &Request) -> Result<Reader, Problem> {
     Reader::with(&dir, manifest).map_err(|error| damaged(&error))
 }
 
-fn payouts(api: &Api, request: &Request) -> Result<Response, Problem> {
-    request.query_only(&["from", "limit", ASSET, DRY_RUN])?;
+/// The rows that a request for a page wants.
+pub(super) struct Page {
+    from: u64,
+    limit: u64,
+}
+
+/// Reads `from` and `limit`.
+pub(super) fn page_of(request: &Request) -> Result<Page, Problem> {
     let from = request.query_as::<u64>("from")?.unwrap_or(0);
     let limit = request.query_as::<u64>("limit")?.unwrap_or(PAYOUT_PAGE_MAX);
     if limit == 0 || limit > PAYOUT_PAGE_MAX {
@@ -406,11 +412,31 @@ fn payouts(api: &Api, request: &Request) -> Result<Response, Problem> {
             "limit must be 1 to {PAYOUT_PAGE_MAX}"
         )));
     }
+    Ok(Page { from, limit })
+}
+
+impl Page {
+    /// The first row and the one behind the last, of a table of `count` rows.
+    pub(super) fn of(&self, count: u64) -> (u64, u64) {
+        let from = self.from.min(count);
+        (from, from.saturating_add(self.limit).min(count))
+    }
+
+    /// Where the next page begins; `None` behind the last one.
+    pub(super) fn next(&self, count: u64) -> Option<u64> {
+        let (from, end) = self.of(count);
+        (end < count && from < end).then_some(end)
+    }
+}
+
+fn payouts(api: &Api, request: &Request) -> Result<Response, Problem> {
+    request.query_only(&["from", "limit", ASSET, DRY_RUN])?;
+    let page = page_of(request)?;
     let reader = reader(api, request)?;
     let count = reader.len();
-    let end = from.saturating_add(limit).min(count);
+    let (from, end) = page.of(count);
     let payouts = reader.range(from, end).map_err(|error| damaged(&error))?;
-    let next = (end < count && from < end).then_some(end);
+    let next = page.next(count);
     Ok(Response::json(
         200,
         &PayoutPage {

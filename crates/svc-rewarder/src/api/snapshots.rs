@@ -151,8 +151,12 @@ fn get(api: &Api, request: &Request) -> Result<Response, Problem> {
     {
         return Ok(Response::json(200, &head.info(cid, source.len())));
     }
+    Ok(file(request, CANONICAL, source, &cid.to_string()))
+}
+
+/// A file, whole or the part of it that `Range` names.
+pub(super) fn file(request: &Request, kind: &'static str, source: Source, etag: &str) -> Response {
     let len = source.len();
-    let tag = cid.to_string();
     let asked = request.header("range");
     let (status, from, to) = match asked.map(|range| span(range, len)) {
         None | Some(Span::Ignored) => (200, 0, len),
@@ -162,9 +166,9 @@ fn get(api: &Api, request: &Request) -> Result<Response, Problem> {
                 416,
                 "range_not_satisfiable",
                 "Range not satisfiable",
-                format!("the snapshot has {len} bytes"),
+                format!("the file has {len} bytes"),
             );
-            return Ok(Response::from(problem).header("content-range", format!("bytes */{len}")));
+            return Response::from(problem).header("content-range", format!("bytes */{len}"));
         }
     };
     let part = Part {
@@ -172,13 +176,13 @@ fn get(api: &Api, request: &Request) -> Result<Response, Problem> {
         from,
         len: to - from,
     };
-    let answer = Response::stream(status, CANONICAL, part)
+    let answer = Response::stream(status, kind, part)
         .header("accept-ranges", "bytes")
-        .etag(&tag);
-    Ok(match status {
+        .etag(etag);
+    match status {
         206 => answer.header("content-range", format!("bytes {from}-{}/{len}", to - 1)),
         _ => answer,
-    })
+    }
 }
 
 /// What a `Range` header means for a file of `len` bytes.
@@ -214,10 +218,10 @@ fn span(range: &str, len: u64) -> Span {
 }
 
 /// A part of a file, read while it is sent.
-pub(super) struct Part {
-    pub source: Source,
-    pub from: u64,
-    pub len: u64,
+struct Part {
+    source: Source,
+    from: u64,
+    len: u64,
 }
 
 impl ron_http::Source for Part {

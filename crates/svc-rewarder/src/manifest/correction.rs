@@ -14,6 +14,7 @@
 //! correction pays.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use ron_files::Dir;
@@ -25,7 +26,8 @@ use super::files::{VerifyError, read_manifest, wrong};
 use super::reader::Reader;
 use super::table::find_row;
 use crate::calculus::{Stop, Usage};
-use crate::inputs::snapshot::Sealed;
+use crate::inputs::snapshot::{SealError, Sealed};
+use crate::inputs::source::Source;
 
 /// Columns of `correction.bin`, in the order of their names.
 pub(super) const METRICS: [&str; 2] = ["due", "paid"];
@@ -219,15 +221,36 @@ pub fn accounts(dir: &Dir, manifest: &RunManifest) -> Result<Option<Sealed>, Ver
     };
     let sealed = Sealed::open(&**dir.disk(), &dir.file(dir::CORRECTION));
     let sealed = sealed.map_err(|error| wrong(dir::CORRECTION, &error))?;
+    if sealed.cid() != correction.accounts {
+        return Err(not_named());
+    }
+    with_columns(sealed).map(Some)
+}
+
+/// The same without reading all of it, to answer for a few accounts: its content is not compared with the manifest.
+pub fn unchecked(dir: &Dir, manifest: &RunManifest) -> Result<Option<Sealed>, VerifyError> {
+    let Some(correction) = &manifest.correction else {
+        return Ok(None);
+    };
+    let source = Source::open(&**dir.disk(), &dir.file(dir::CORRECTION));
+    let sealed = source
+        .map_err(SealError::from)
+        .and_then(|source| Sealed::unchecked(source, correction.accounts));
+    let sealed = sealed.map_err(|error| wrong(dir::CORRECTION, &error))?;
+    with_columns(sealed).map(Some)
+}
+
+fn with_columns(sealed: Sealed) -> Result<Sealed, VerifyError> {
     let names = sealed.metric_names();
     let are_columns = sealed.accounts() == 0 || names.iter().map(Metric::as_str).eq(METRICS);
-    if sealed.cid() != correction.accounts || !are_columns {
-        return Err(wrong(
-            dir::CORRECTION,
-            &"it is not the file that the manifest names",
-        ));
-    }
-    Ok(Some(sealed))
+    are_columns.then_some(sealed).ok_or_else(not_named)
+}
+
+fn not_named() -> VerifyError {
+    wrong(
+        dir::CORRECTION,
+        &"it is not the file that the manifest names",
+    )
 }
 
 /// One account of a correction.
@@ -276,12 +299,19 @@ impl<'s> Rows<'s> {
 }
 
 fn page(accounts: &Sealed, next: &mut usize) -> Result<Vec<Row>, Stop> {
-    let rows = STEP.min(accounts.accounts() - *next);
+    let from = *next;
+    *next += STEP.min(accounts.accounts() - from);
+    range(accounts, from as u64..*next as u64)
+}
+
+/// Rows of `correction.bin`, which has as many.
+pub fn range(accounts: &Sealed, rows: Range<u64>) -> Result<Vec<Row>, Stop> {
+    // Row numbers of an open file are addresses.
+    let (first, rows) = (rows.start as usize, (rows.end - rows.start) as usize);
     if rows == 0 {
         return Ok(Vec::new());
     }
-    let block = accounts.block(*next, rows)?;
-    *next += rows;
+    let block = accounts.block(first, rows)?;
     let row = |at| Row {
         account: block.account(at).to_vec(),
         paid: block.amount(at, PAID),
