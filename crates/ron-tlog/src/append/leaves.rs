@@ -54,7 +54,7 @@ impl LeafFiles {
     ) -> Result<(), OpenError> {
         let path = self.dir.join(segment_name(segment));
         let io = || OpenError::io("reading", &path);
-        let file = OsDisk.open_read(&path).map_err(io())?;
+        let file = segments::open(&OsDisk, &self.dir, &self.meta, segment).map_err(io())?;
         let mut window = Window::new(&*file, file.len().map_err(io())?);
         let is_last = self.segments.last() == Some(&segment);
         let head = window.at(0, SEGMENT_HEADER).map_err(io())?.unwrap_or(&[]);
