@@ -78,7 +78,7 @@ impl Fleet {
         Self::start_at(ron, dir, "error")
     }
 
-    /// The same at a level of its log.
+    /// The same at a level of its log. Lines below errors are not shown, only written to its files.
     pub fn start_at(ron: &Path, dir: &Path, log_level: &str) -> Result<Self, String> {
         let begin = Instant::now();
         let mut child = Command::new(ron)
@@ -92,6 +92,10 @@ impl Fleet {
             ])
             .arg(dir)
             .stdout(Stdio::piped())
+            .stderr(match log_level {
+                "error" => Stdio::inherit(),
+                _ => Stdio::null(),
+            })
             .spawn()
             .map_err(|e| format!("{}: {e}", ron.display()))?;
         let out = child.stdout.take().ok_or("no output")?;

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf, absolute};
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use ron_proto::b64;
 use serde_json::{Value, json};
 
 use crate::client::{Answer, Connection, request};
@@ -178,11 +179,11 @@ fn row(
     format!("| {name} | {sum:.0} | {} |", parts.join(", "))
 }
 
-/// Sends a request until there is room for it.
+/// Sends a request until there is room for it, and an answer.
 fn call(connection: &mut Connection, request: &[u8]) -> Result<Answer, String> {
     for _ in 0..1_000 {
         let answer = connection.call(request)?;
-        if ![429, 503].contains(&answer.status) {
+        if ![429, 503, 504].contains(&answer.status) {
             return Ok(answer);
         }
         std::thread::sleep(AGAIN);
@@ -232,8 +233,11 @@ fn issued(fleet: &Fleet, count: u64) -> Result<Vec<String>, String> {
         let answer = call(&mut connection, &issue(&host, &operator, n as usize))?;
         done(&answer)?;
         let body: Value = serde_json::from_slice(&answer.body).map_err(|e| e.to_string())?;
-        let jti = body["jti"].as_str().ok_or("a token without an id")?;
-        Ok(jti.to_owned())
+        let token = body["token"].as_str().or(body["access_token"].as_str());
+        let claims = token.and_then(|token| b64::from_url(token.split('.').nth(1)?).ok());
+        let claims = claims.and_then(|claims| serde_json::from_slice::<Value>(&claims).ok());
+        let jti = claims.and_then(|claims| claims["jti"].as_str().map(str::to_owned));
+        jti.ok_or_else(|| "a token without an id".to_owned())
     };
     (0..count).map(one).collect()
 }
