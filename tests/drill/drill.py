@@ -159,7 +159,7 @@ class TwoHosts(Fleet):
         by = time.monotonic() + 60
         while True:  # until the first is the one that writes
             try:
-                if get(f"http://127.0.0.1:{self.health('ron-ledger')}/api/v1/status")["log"]["active"]:
+                if get(f"http://127.0.0.1:{self.health('ron-ledger')}/api/v1/status").get("log", {}).get("active"):
                     break
             except OSError:
                 pass

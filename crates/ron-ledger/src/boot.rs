@@ -42,9 +42,10 @@ const PROJECTION_LAG: Follower = Follower {
 const PROJECTION_RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// Readiness causes beside those of other modules.
-const CAUSES: [&str; 8] = [
+const CAUSES: [&str; 9] = [
     role::ENGINE,
     log_engine::TABLES,
+    log_engine::STANDBYS,
     "log",
     "projection",
     "snapshot",

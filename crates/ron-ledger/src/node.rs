@@ -115,12 +115,14 @@ pub(crate) fn spawn(
         chassis.ready.clone(),
         chassis.clock.clone(),
     );
+    let durability = settings.log_durability;
     sup.spawn_owner(
         &UPKEEP,
         upkeep,
         move |upkeep, ctx| {
             log_engine::tend(ctx, upkeep, &ready, |state| {
                 kept.shown.engine(state, Timestamp(clock.unix_ms()));
+                log_engine::check_standbys(&ready, durability, state);
             });
         },
         lost(

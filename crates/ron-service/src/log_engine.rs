@@ -11,10 +11,13 @@ use crate::chassis::Chassis;
 use crate::error::StartError;
 use crate::log_host::note_key::KEY_FILE;
 use crate::ready::ReadyBoard;
-use crate::records::{Engine, LogClaim};
+use crate::records::{Engine, EngineDurability, LogClaim};
 
 /// Readiness cause: the tables of the log in its engine.
 pub const TABLES: &str = "engine_tables";
+
+/// Readiness cause: no server follows that of the log's engine.
+pub const STANDBYS: &str = "engine_standby";
 
 /// Maximum wait for the engine at the first start of a node, which has no key yet.
 const FIRST: Duration = Duration::from_secs(10);
@@ -145,6 +148,20 @@ pub fn tend(
         }
         let pause = if is_installed { TEND } else { TRY };
         ctx.shutdown.wait(Deadline::within(pause));
+    }
+}
+
+/// Says whether a second server has what is written, unless the storage below the engine is replicated.
+pub fn check_standbys(ready: &ReadyBoard, durability: EngineDurability, state: &EngineState) {
+    let replicated = durability == EngineDurability::Storage;
+    if replicated || state.standbys.iter().any(|server| server.synchronous) {
+        ready.clear(STANDBYS);
+    } else {
+        ready.degrade(
+            STANDBYS,
+            "the database has no standby that writes wait for: they are refused, and the loss of its host would lose the log; bring the \
+             standby back, `ron ha status` shows what the database sees of it",
+        );
     }
 }
 

@@ -170,8 +170,11 @@ fn readiness_decides_next() {
     check(
         |f| {
             f.ready = Some(standby.clone());
-            f.planes
-                .push(plane("standby", NodeState::Healthy, Some("of another node")));
+            f.planes.push(plane(
+                "standby",
+                NodeState::Healthy,
+                Some("of another node"),
+            ));
         },
         NodeState::Healthy,
         &[],
