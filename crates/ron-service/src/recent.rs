@@ -91,6 +91,8 @@ impl Window {
 
 #[cfg(test)]
 mod tests {
+    use ron_kernel::{Clock as _, ManualClock};
+
     use super::*;
 
     #[test]
@@ -98,7 +100,7 @@ mod tests {
         let counts = Arc::new(AnswerCounts::default());
         let recent = Recent::default();
         let mut window = Window::new(recent.clone());
-        let start = Instant::now();
+        let start = ManualClock::at(0).now();
         let mut sample = |seconds: u64, ready: bool| {
             window.sample(start + Duration::from_secs(seconds), ready);
             let shown = recent.answers();

@@ -289,8 +289,8 @@ proptest! {
         let all = number(said.collect());
         let (mut story, mut lines) = (Story::default(), VecDeque::new());
         for size in batches {
-            let rest = all.iter().skip(lines.len()).take(size).cloned();
-            lines.extend(rest.collect::<Vec<_>>());
+            let from = lines.len();
+            lines.extend(all.iter().skip(from).take(size).cloned());
             // As the timeline does it: the story before is still read.
             let before = story.clone();
             story.extend(&lines);

@@ -427,7 +427,7 @@ impl Core {
             watch: (chassis.clock.clone(), self.metrics.clone()),
         });
         sup.spawn(&PUBLISHER, move |ctx| {
-            publisher.run(ctx, &documents, archive.clone())
+            publisher.run(ctx, &documents, archive.clone());
         });
         let (every, keeper) = (self.settings.keys.kms_refresh, keys.clone());
         sup.spawn(&KEYS, move |ctx| {

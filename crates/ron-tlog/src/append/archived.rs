@@ -334,7 +334,7 @@ mod tests {
             state = state
                 .wrapping_mul(6_364_136_223_846_793_005)
                 .wrapping_add(1);
-            if at / 102_400 % 2 == 0 {
+            if (at / 102_400).is_multiple_of(2) {
                 (state >> 56) as u8
             } else {
                 (at % 50) as u8
