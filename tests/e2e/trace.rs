@@ -127,7 +127,7 @@ fn the_token_of_a_request_is_found_at_the_kms() {
     let mut lines = Vec::new();
     until("the issuer has logged its answer", || {
         lines = trace(&fleet, "token-7", &log);
-        lines.len() == 3
+        lines.len() == 4
     });
     let told = lines.iter().map(|line| {
         (
@@ -138,6 +138,7 @@ fn the_token_of_a_request_is_found_at_the_kms() {
     assert_eq!(
         told.collect::<Vec<_>>(),
         [
+            ("ron-kms", "leaf"),
             ("ron-kms", "http_request"),
             ("svc-passport", "token_issued"),
             ("svc-passport", "http_request"),
@@ -171,8 +172,9 @@ fn an_id_finds_the_audit_leaves_of_its_request() {
         let reply = fleet.post(&url, Some(&token), &body.to_string(), &headers);
         json(&reply, status)
     };
-    let wanted = json!({"tenant": "default", "purpose": "app", "alg": "ed25519", "payload": "any"});
-    let made = post("keys", "make-1", &wanted, 200);
+    let wanted = json!({"op_id": "01a20000-0000-7000-8000-000000000001", "tenant": "default", "purpose": "app",
+        "alg": "ed25519", "payload": "any"});
+    let made = post("keys", "make-1", &wanted, 201);
     let (key, message) = (&made["key"], "aGk");
     let signed = post(
         "sign",
@@ -188,13 +190,13 @@ fn an_id_finds_the_audit_leaves_of_its_request() {
         200,
     );
     let late = json!({"key": key, "message": message, "version": 7});
-    post("sign", "refuse-3", &late, 409);
+    post("sign", "refuse-3", &late, 404);
 
     for (id, op, results) in [
         ("make-1", "create", &["ok"][..]),
         ("find-me-42", "sign", &["ok"]),
         ("batch-2", "sign", &["ok", "ok"]),
-        ("refuse-3", "sign", &["stale_head"]),
+        ("refuse-3", "sign", &["not_found"]),
     ] {
         let found = leaves(&fleet, id);
         let told: Vec<(&str, &str)> = found

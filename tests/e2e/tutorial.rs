@@ -3,6 +3,7 @@
 
 use std::fs::{self, File};
 use std::process::Child;
+use std::time::{Duration, Instant};
 
 use ron_tests::{tools, unhurried, until, workspace};
 
@@ -10,8 +11,8 @@ use crate::documented::Room;
 use crate::runbooks::{compared, missing, script, steps};
 
 const PAGE: &str = "docs/tutorial.md";
-/// What the newcomer types in the second terminal must be done long before the page's ten minutes are over.
-const SECOND_TERMINAL_S: u64 = 120;
+/// The page promises ten minutes from the end of the build to the end of its last command.
+const MOST: Duration = Duration::from_mins(10);
 
 /// The first terminal, ended in every case.
 struct Terminal(Child);
@@ -38,6 +39,7 @@ fn a_newcomer_gets_from_the_clone_to_a_verified_receipt() {
         "the first terminal starts `ron up`"
     );
     let shown = dir.join("first");
+    let begun = Instant::now();
     let mut bash = room.command(&dir, &format!("set -euo pipefail\n{commands}"));
     let child = unhurried(&mut bash)
         .stdout(File::create(&shown).unwrap())
@@ -49,12 +51,15 @@ fn a_newcomer_gets_from_the_clone_to_a_verified_receipt() {
         missing(&first.says, &said).is_none()
     });
     let mut bash = room.command(&dir, &script(&steps));
-    let started = std::time::Instant::now();
     let status = bash.status().unwrap();
-    let took = started.elapsed().as_secs();
+    let took = begun.elapsed();
     compared(&steps, &dir, &format!("{status}, after\n{said}"));
     assert!(status.success(), "{status}");
-    assert!(took < SECOND_TERMINAL_S, "it took {took} s");
+    println!(
+        "{PAGE}: all commands after the build took {:.1} s",
+        took.as_secs_f64()
+    );
+    assert!(took < MOST, "it took {took:?}");
     tools::signal(terminal.0.id(), "-INT");
     assert_eq!(terminal.0.wait().unwrap().code(), Some(0), "Ctrl-C");
 }

@@ -77,14 +77,16 @@ pub fn run(args: &TraceArgs) -> Result<(), String> {
         None => AuditLogs::default(),
     };
     let mut ids = BTreeSet::from([args.request_id.clone()]);
-    let (mut lines, read) = loop {
+    let (found, read) = loop {
         let known = ids.len();
         let found = search(&sources, &mut ids)?;
         if ids.len() == known {
             break found;
         }
     };
-    lines.extend(audit.find(&ids, &lines)?);
+    // A leaf is durable before the answer that its service logs in the same millisecond.
+    let mut lines = audit.find(&ids, &found)?;
+    lines.extend(found);
     if lines.is_empty() {
         return Err(nothing(&args.request_id, (&sources, &audit), read));
     }
