@@ -549,10 +549,12 @@ fn the_real_disk_works_and_verifies_while_it_grows() {
 fn leaves_are_read_segment_by_segment_beside_the_writer() {
     let home = tempfile::tempdir().expect("a temporary directory");
     let dir = home.path().join("audit");
-    assert!(LeafFiles::open(&dir).expect("readable").is_none());
+    assert!(LeafFiles::open(&OsDisk, &dir).expect("readable").is_none());
     let mut log = Log::open(Arc::new(OsDisk), &dir, options()).expect("a new log");
     fill(&mut log, N);
-    let files = LeafFiles::open(&dir).expect("readable").expect("a log");
+    let files = LeafFiles::open(&OsDisk, &dir)
+        .expect("readable")
+        .expect("a log");
     assert_eq!(
         (files.origin(), files.segments()),
         (log.origin(), &[0, 1, 2, 3][..])

@@ -6,6 +6,7 @@ use std::io;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
+use ron_files::OsDisk;
 use ron_kms::Leaf;
 use ron_proto::Timestamp;
 use ron_tlog::append::LeafFiles;
@@ -20,14 +21,14 @@ const MARGIN_MS: u64 = 60_000;
 
 /// The audit log of a data directory, and the earlier ones that restores left beside it.
 #[derive(Default)]
-pub(super) struct AuditLogs(Vec<(PathBuf, LeafFiles)>);
+pub(super) struct AuditLogs(Vec<(PathBuf, LeafFiles<'static>)>);
 
 impl AuditLogs {
     pub(super) fn of(layout: &Layout) -> Result<Self, String> {
         let home = layout.data("ron-kms");
         let mut logs = Vec::new();
         for dir in directories(&home)? {
-            let files = LeafFiles::open(&dir);
+            let files = LeafFiles::open(&OsDisk, &dir);
             let files = files.map_err(|why| format!("the audit log {}: {why}", dir.display()))?;
             logs.extend(files.map(|files| (dir, files)));
         }
@@ -36,7 +37,7 @@ impl AuditLogs {
 
     /// What was read, for a message.
     pub(super) fn names(&self) -> impl Iterator<Item = String> {
-        let name = |(dir, _): &(PathBuf, LeafFiles)| format!("the audit log {}", dir.display());
+        let name = |(dir, _): &(PathBuf, LeafFiles<'_>)| format!("the audit log {}", dir.display());
         self.0.iter().map(name)
     }
 
@@ -106,7 +107,7 @@ impl Wanted {
     /// The leaves of a log, in its order.
     fn search(
         &self,
-        files: &LeafFiles,
+        files: &LeafFiles<'_>,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Vec<Line>, String> {
         let total = files.segments().len() as u64;
@@ -129,7 +130,7 @@ impl Wanted {
         Ok(found.into_iter().rev().flatten().collect())
     }
 
-    fn read(&self, files: &LeafFiles, segment: u64) -> Result<Vec<Line>, String> {
+    fn read(&self, files: &LeafFiles<'_>, segment: u64) -> Result<Vec<Line>, String> {
         let mut found = Vec::new();
         let mut each = |index: u64, bytes: &[u8]| {
             // In the leaf's own texts the quotes are escaped, so only the member itself has these bytes.
@@ -155,7 +156,7 @@ impl Wanted {
 }
 
 /// The first leaf of a segment.
-fn first_of(files: &LeafFiles, segment: u64) -> Result<Option<Leaf>, String> {
+fn first_of(files: &LeafFiles<'_>, segment: u64) -> Result<Option<Leaf>, String> {
     let mut first = None;
     let mut each = |index: u64, bytes: &[u8]| {
         first = Some(Leaf::parse(bytes).map_err(|why| format!("leaf {index}: {why}")));

@@ -11,25 +11,27 @@ use super::meta::Meta;
 use super::scan::{Scanner, Step};
 use super::segments;
 use super::window::Window;
-use ron_files::{Disk, OsDisk};
+use ron_files::Disk;
 
 /// The segments of a directory.
 #[derive(Debug)]
-pub struct LeafFiles {
+pub struct LeafFiles<'d> {
+    disk: &'d dyn Disk,
     dir: PathBuf,
     meta: Meta,
     /// Numbers of the segments, ascending.
     segments: Vec<u64>,
 }
 
-impl LeafFiles {
+impl<'d> LeafFiles<'d> {
     /// Finds the segments of `dir`; `None` when it holds no log.
-    pub fn open(dir: &Path) -> Result<Option<Self>, OpenError> {
-        let Some(meta) = Meta::load(&OsDisk, dir)? else {
+    pub fn open(disk: &'d dyn Disk, dir: &Path) -> Result<Option<Self>, OpenError> {
+        let Some(meta) = Meta::load(disk, dir)? else {
             return Ok(None);
         };
-        let names = OsDisk.list(dir).map_err(OpenError::io("listing", dir))?;
+        let names = disk.list(dir).map_err(OpenError::io("listing", dir))?;
         Ok(Some(Self {
+            disk,
             dir: dir.to_owned(),
             meta,
             segments: segments::numbers(&names),
@@ -54,7 +56,7 @@ impl LeafFiles {
     ) -> Result<(), OpenError> {
         let path = self.dir.join(segment_name(segment));
         let io = || OpenError::io("reading", &path);
-        let file = segments::open(&OsDisk, &self.dir, &self.meta, segment).map_err(io())?;
+        let file = segments::open(self.disk, &self.dir, &self.meta, segment).map_err(io())?;
         let mut window = Window::new(&*file, file.len().map_err(io())?);
         let is_last = self.segments.last() == Some(&segment);
         let head = window.at(0, SEGMENT_HEADER).map_err(io())?.unwrap_or(&[]);
