@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ron_files::Dir;
 use ron_kernel::{Deadline, Shutdown, Supervisor, ThreadCtx};
-use ron_tlog::store::{EngineState, LogSessions, LogUpkeep, StoreError};
+use ron_tlog::store::{EngineStandby, EngineState, LogSessions, LogUpkeep, StoreError};
 
 use crate::chassis::Chassis;
 use crate::error::StartError;
@@ -154,7 +154,9 @@ pub fn tend(
 /// Says whether a second server has what is written, unless the storage below the engine is replicated.
 pub fn check_standbys(ready: &ReadyBoard, durability: EngineDurability, state: &EngineState) {
     let replicated = durability == EngineDurability::Storage;
-    if replicated || state.standbys.iter().any(|server| server.synchronous) {
+    // Without the rights of `pg_monitor` a node sees that there is a standby, and not whether writes wait for it.
+    let known_idle = |server: &EngineStandby| !server.synchronous && server.behind_bytes.is_some();
+    if replicated || !state.standbys.iter().all(known_idle) {
         ready.clear(STANDBYS);
     } else {
         ready.degrade(
@@ -175,5 +177,42 @@ pub fn lost<T>(
     move || {
         sup.set_fatal(what);
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ron_kernel::Registry;
+
+    use super::*;
+
+    #[test]
+    fn a_database_without_a_standby_that_writes_wait_for_is_named() {
+        let ready = ReadyBoard::new(&Registry::new("t"));
+        ready.declare(&[STANDBYS]);
+        let standby = |synchronous, behind_bytes| EngineStandby {
+            name: "second".to_owned(),
+            synchronous,
+            behind_bytes,
+        };
+        let named = |durability, standbys: Vec<EngineStandby>| {
+            let state = EngineState {
+                server: "db1".to_owned(),
+                oldest_transaction: 1,
+                standbys,
+                partitions_ahead: 1,
+            };
+            check_standbys(&ready, durability, &state);
+            ready.causes().iter().any(|(cause, ..)| *cause == STANDBYS)
+        };
+        let durability = EngineDurability::Standby;
+        assert!(named(durability, Vec::new()));
+        assert!(named(durability, vec![standby(false, Some(0))]));
+        assert!(!named(durability, vec![standby(true, Some(0))]));
+        let several = vec![standby(false, Some(9)), standby(true, Some(0))];
+        assert!(!named(durability, several));
+        // Without the right to see more than that there is one.
+        assert!(!named(durability, vec![standby(false, None)]));
+        assert!(!named(EngineDurability::Storage, Vec::new()));
     }
 }
