@@ -16,7 +16,7 @@ use ron_kernel::{
 };
 use ron_proto::Timestamp;
 use ron_proto::ledger::EntryKind;
-use ron_service::log_host::archive::{LOOK_EVERY, LogArchive};
+use ron_service::log_host::archive::{ARCHIVE_EVERY, LogArchive};
 
 use crate::core::Kind;
 use crate::engine::{CommitError, Committed, Engine, Request, Shared, SnapshotJob, Snapshotter};
@@ -480,7 +480,7 @@ fn run_snapshots(
         let more = archive
             .as_mut()
             .is_some_and(|archive| archive.step(&ctx.shutdown));
-        let pause = if more { Duration::ZERO } else { LOOK_EVERY };
+        let pause = if more { Duration::ZERO } else { ARCHIVE_EVERY };
         match jobs.recv(&ctx.shutdown, Deadline::within(pause)) {
             Recv::Item(job) => write_snapshot(to, &job, metrics, health),
             Recv::Timeout => {}

@@ -28,7 +28,7 @@ const CALLS: [(&str, &[&str]); 4] = [
 ];
 
 /// What is known of the lines beside their own content. It goes on with lines that are added at the end; when lines go at the
-/// beginning, it is told anew by [`relate`].
+/// beginning, it is told again by [`relate`].
 #[derive(Clone, Debug, Default)]
 pub struct Story {
     /// By line: the node that explains it.
@@ -53,7 +53,7 @@ pub fn relate(lines: &VecDeque<Arc<Line>>) -> Story {
 impl Story {
     /// Goes on with the lines after those that the story is of already.
     pub fn extend(&mut self, lines: &VecDeque<Arc<Line>>) {
-        let told = self.because.len();
+        let known = self.because.len();
         self.because.resize(lines.len(), None);
         self.part_of.resize(lines.len(), None);
         let mut relater = Relater {
@@ -61,7 +61,7 @@ impl Story {
             story: self,
             touched: BTreeSet::new(),
         };
-        for at in told..lines.len() {
+        for at in known..lines.len() {
             relater.take(at);
         }
         for draft in std::mem::take(&mut relater.touched) {
@@ -259,7 +259,7 @@ impl Relater<'_> {
         }
     }
 
-    /// Reads the nodes of a draft anew, because lines in the midst of it are new or have another cause.
+    /// Reads the nodes of a draft again, because lines in the midst of it are new or have another cause.
     fn gather(&mut self, draft: usize) {
         let mut nodes = Vec::new();
         for at in self.story.drafts[draft].first..self.lines.len() {

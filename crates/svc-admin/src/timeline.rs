@@ -14,7 +14,7 @@ use crate::line::Line;
 
 /// Maximum lines in memory and in the file.
 pub const KEPT: usize = 10_000;
-/// Lines in memory that are left when there would be more: each time the oldest go, the story is told anew.
+/// Lines in memory that are left when there would be more: each time the oldest go, the story is told from the beginning.
 const LEFT: usize = 9_000;
 /// How long the file keeps a line, in milliseconds.
 pub const KEPT_MS: u64 = 7 * 24 * 3_600_000;

@@ -106,6 +106,24 @@ pub struct OpenWith<'a> {
     pub shared: Option<EngineSessions<'a>>,
 }
 
+impl OpenWith<'_> {
+    fn options(&self, identity: &LogIdentity) -> Result<LogOptions, Distrust> {
+        let mut options = LogOptions::new(&identity.origin);
+        options.verifiers = self.ring.view().chain().keys().to_vec();
+        options.entry_bytes_max = LEAF_BYTES_MAX;
+        options.random = self.random.clone();
+        options
+            .archive_dir
+            .clone_from(&self.settings.keys.archive.dir);
+        for (dir, name) in self.anchors {
+            let head = anchored(dir, name, identity)?;
+            // The log must extend every stored head: a shorter one was cut or rolled back.
+            options.known_heads.extend(head);
+        }
+        Ok(options)
+    }
+}
+
 /// The log, opened where it is.
 enum Opened {
     Files(Box<Log>),
@@ -113,6 +131,23 @@ enum Opened {
 }
 
 impl Opened {
+    fn open(
+        dir: &Dir,
+        options: LogOptions,
+        shared: Option<EngineSessions<'_>>,
+    ) -> Result<Self, Distrust> {
+        let Some(sessions) = shared else {
+            let log = Log::open(dir.disk().clone(), dir.path(), options);
+            return Ok(Self::Files(Box::new(log.map_err(|e| of_open(&e))?)));
+        };
+        let end = AppendEnd {
+            within: sessions.within,
+            stop: sessions.stop.clone(),
+        };
+        let log = shared::claim(dir, options, sessions)?;
+        Ok(Self::Engine(Box::new(log), end))
+    }
+
     fn reader(&self) -> LogReader {
         match self {
             Self::Files(log) => log.reader(),
@@ -147,43 +182,22 @@ impl Opened {
 /// Opens the log, compares it with the store, the copies of its checkpoint and the witnesses, completes a change that
 /// a crash interrupted, writes the start leaf and a first checkpoint.
 pub fn open(with: OpenWith<'_>, store: &mut KeyStore) -> Result<OpenedLog, Distrust> {
+    let identity = store.log().clone();
+    let options = with.options(&identity)?;
     let OpenWith {
         dir,
-        anchors,
         settings,
         clock,
-        random,
         metrics,
         witnesses,
         ring,
         shared,
+        ..
     } = with;
-    let identity = store.log().clone();
-    let mut options = LogOptions::new(&identity.origin);
-    options.verifiers = ring.view().chain().keys().to_vec();
-    options.entry_bytes_max = LEAF_BYTES_MAX;
-    options.random = random.clone();
-    options.archive_dir.clone_from(&settings.keys.archive.dir);
-    for (dir, name) in anchors {
-        let head = anchored(dir, name, &identity)?;
-        // The log must extend every stored head: a shorter one was cut or rolled back.
-        options.known_heads.extend(head);
+    let mut log = Opened::open(dir, options, shared)?;
+    if matches!(log, Opened::Engine(..)) {
+        read_after_claim(store, &identity)?;
     }
-    let mut log = match shared {
-        None => {
-            let log = Log::open(dir.disk().clone(), dir.path(), options);
-            Opened::Files(Box::new(log.map_err(|e| of_open(&e))?))
-        }
-        Some(sessions) => {
-            let end = AppendEnd {
-                within: sessions.within,
-                stop: sessions.stop.clone(),
-            };
-            let log = shared::claim(dir, options, sessions)?;
-            read_after_claim(store, &identity)?;
-            Opened::Engine(Box::new(log), end)
-        }
-    };
     let reader = log.reader();
     if let Some(note) = reader.checkpoint() {
         open_checkpoint(&identity, &note).map_err(|e| tampered(format!("the checkpoint: {e}")))?;

@@ -9,7 +9,7 @@ use ron_tlog::append::Archiver;
 use crate::config::{Config, ConfigProblem};
 
 /// How often a thread looks for segments that are old enough.
-pub const LOOK_EVERY: Duration = Duration::from_secs(60);
+pub const ARCHIVE_EVERY: Duration = Duration::from_secs(60);
 
 crate::settings! {
     /// The configuration keys of a log's archive.
@@ -53,7 +53,7 @@ pub struct LogArchive {
 
 impl LogArchive {
     /// Archives the next segment that is old enough. True when another one may be; after a failure, which is logged, the caller looks
-    /// again in [`LOOK_EVERY`].
+    /// again in [`ARCHIVE_EVERY`].
     pub fn step(&mut self, shutdown: &Shutdown) -> bool {
         let stop = || shutdown.is_set();
         match self.archiver.step(self.after, self.clock.unix_ms(), &stop) {

@@ -21,7 +21,7 @@ use ron_proto::kms::SignRequest;
 use ron_proto::passport::{IssuedTokens, StatusBits, StatusListClaims};
 use ron_proto::{ContentId, Kid, Problem, b64};
 use ron_service::ReadyBoard;
-use ron_service::log_host::archive::{LOOK_EVERY, LogArchive};
+use ron_service::log_host::archive::{ARCHIVE_EVERY, LogArchive};
 use ron_tlog::note::{Note, NoteSignature, VerifierKey};
 
 use crate::keys::KeyKeeper;
@@ -203,7 +203,7 @@ impl Publisher {
             let more = archive
                 .as_mut()
                 .is_some_and(|archive| archive.step(&ctx.shutdown));
-            let pause = if more { Duration::ZERO } else { LOOK_EVERY };
+            let pause = if more { Duration::ZERO } else { ARCHIVE_EVERY };
             match events.recv(&ctx.shutdown, Deadline::within(pause)) {
                 Recv::Item(event) => self.tick(event),
                 Recv::Timeout => {}
