@@ -277,6 +277,34 @@ fn a_configuration_with_mistakes_in_it() {
     refused(&out, &["chekc-config", "check-config", "--help"]);
 }
 
+/// Variables of the environment stand for arguments that are absent, and for no others.
+#[test]
+fn the_environment_names_the_directory_and_the_key_service() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = |args: &[&str], named: &[(&str, &str)]| {
+        Command::new(ron_binary())
+            .args(args)
+            .env("HOME", dir.path())
+            .env_remove("XDG_STATE_HOME")
+            .envs(named.iter().copied())
+            .output()
+            .unwrap()
+    };
+    let home = dir.path().join("by-name");
+    let home = home.to_str().unwrap();
+    ok(&run(&["init"], &[("RON_DATA_DIR", home)]));
+    assert!(Path::new(home).join("ron-kms/config.toml").is_file());
+    let list = ["kms", "list"];
+    let nothing = format!("http://127.0.0.1:{}", base_port());
+    let named = [("RON_DATA_DIR", home), ("RON_URL", &nothing)];
+    refused(&run(&list, &named), &[&nothing]);
+    let given = ["kms", "--url", "http://127.0.0.1:9", "list"];
+    refused(&run(&given, &named), &["127.0.0.1:9"]);
+    let missing = [("RON_DATA_DIR", home), ("RON_TOKEN_FILE", "/no/such/token")];
+    refused(&run(&list, &missing), &["/no/such/token"]);
+    refused(&run(&list, &[("RON_DATA_DIR", "")]), &[".local/state/ron"]);
+}
+
 /// A start and `check-config` refuse what another user could have written.
 #[test]
 fn files_that_another_user_could_change() {

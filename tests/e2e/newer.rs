@@ -157,7 +157,7 @@ const REFUSED: [(&str, &str, Raise, [&str; 4]); 14] = [
         "ron-kms",
         "ron-kms/data/audit/log.meta",
         |f| replace(f, "ron-tlog 3", "ron-tlog 99"),
-        ["log.meta", "99", "up to 3", "newer program"],
+        ["log.meta", "99", "up to 4", "newer program"],
     ),
     (
         "ron-kms",
@@ -181,13 +181,13 @@ const REFUSED: [(&str, &str, Raise, [&str; 4]); 14] = [
         "svc-passport",
         "svc-passport/data/revocations/log.meta",
         |f| replace(f, "ron-tlog 3", "ron-tlog 99"),
-        ["log.meta", "99", "up to 3", "newer program"],
+        ["log.meta", "99", "up to 4", "newer program"],
     ),
     (
         "ron-ledger",
         "ron-ledger/data/log/log.meta",
         |f| replace(f, "ron-tlog 3", "ron-tlog 99"),
-        ["log.meta", "99", "up to 3", "newer program"],
+        ["log.meta", "99", "up to 4", "newer program"],
     ),
     (
         "ron-ledger",

@@ -45,6 +45,7 @@ pub fn steps(text: &str) -> (Vec<Step>, usize) {
                 step.says = inside.into_iter().map(str::to_owned).collect();
             }
             "sh by hand" => by_hand += 1,
+            "toml" => {} // a part of a configuration, to be written there
             other => panic!("a box of the unknown kind `{other}`"),
         }
     }

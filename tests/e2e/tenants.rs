@@ -129,7 +129,7 @@ fn about(route: &str, key: &str) -> Means {
         "POST /v1/kms/verify_batch" => {
             Means::EachRefused(item(json!({"message": text, "signatures": signatures})))
         }
-        "GET /v1/kms/keys" | "GET /v1/kms/aliases" | "GET /v1/transit/keys" => Means::OwnKeys,
+        "GET /v1/kms/keys" | "GET /v1/kms/aliases" | "GET /v1/kms/approvals" | "GET /v1/transit/keys" => Means::OwnKeys,
         "GET /audit/v1/tile/entries/{bundle}"
         // The leaves about the keys of the caller's own tenant.
         | "GET /v1/kms/audit/entries"

@@ -13,7 +13,12 @@ use crate::{
 
 /// A trust-and-value plane: keys, tokens, money, payouts, verifiable by third parties.
 #[derive(Parser)]
-#[command(version, about, propagate_version = true)]
+#[command(
+    version,
+    about,
+    propagate_version = true,
+    after_help = "Environment:\n  RON_DATA_DIR    data directory where --data-dir is absent\n  RON_URL         address of ron-kms where `ron kms` has no --url\n  RON_TOKEN_FILE  file with a passport where `ron kms` has no --token-file"
+)]
 pub struct Cli {
     #[command(subcommand)]
     command: Command,

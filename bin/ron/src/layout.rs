@@ -1,5 +1,6 @@
 //! The files of a data directory: their paths, and how they are written.
 
+use std::ffi::OsString;
 use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::DirBuilderExt as _;
@@ -132,7 +133,7 @@ impl ClientFile {
 }
 
 impl Layout {
-    /// The given directory, or `ron` under the user's state directory.
+    /// The given directory, that of `RON_DATA_DIR`, or `ron` under the user's state directory.
     pub fn new(dir: Option<&Path>) -> Result<Self, String> {
         let root = match dir {
             Some(dir) => dir.to_owned(),
@@ -230,7 +231,14 @@ pub fn socket_url(path: &Path) -> String {
 }
 
 fn default_dir() -> Option<PathBuf> {
-    state_dir().map(|state| state.join("ron"))
+    from_environment("RON_DATA_DIR")
+        .map(PathBuf::from)
+        .or_else(|| state_dir().map(|state| state.join("ron")))
+}
+
+/// The value of an environment variable; one that is empty counts as absent.
+pub fn from_environment(name: &str) -> Option<OsString> {
+    std::env::var_os(name).filter(|value| !value.is_empty())
 }
 
 /// The user's state directory.

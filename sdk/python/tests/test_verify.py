@@ -113,7 +113,9 @@ class Audit(Case):
         signer = Signer("log.example", 1)
 
         def check(**changed: object) -> AuditEntry:
-            entry = canonical({**json.loads(vector("entry.json")), **changed})
+            members = json.loads(vector("entry.json"))
+            members.pop("request_id", None)
+            entry = canonical({**members, **changed})
             return verify_audit(entry, signer.proof(entry), Policy(signer.vkey))
 
         self.assertIsNone(check(v=1).request_id)

@@ -28,7 +28,7 @@ use ron_proto::{Alg, Kid, OpId, Purpose, Tenant};
 
 use names::named;
 
-use crate::layout::Layout;
+use crate::layout::{Layout, from_environment};
 use crate::{fleet, login, net};
 
 /// Timeout of one response.
@@ -464,14 +464,16 @@ pub fn client(
     token_file: Option<&Path>,
 ) -> Result<KmsClient, String> {
     let layout = Layout::new(data_dir)?;
-    let credential = match token_file {
+    let named = from_environment("RON_TOKEN_FILE").map(PathBuf::from);
+    let credential = match token_file.or(named.as_deref()) {
         Some(file) => Credential::from_file(file)?,
         None => match login::credential(&layout, "ron-kms")? {
             Some(kept) => kept,
             None => Credential::from_file(&layout.operator_token())?,
         },
     };
-    if let Some(url) = url {
+    let named = from_environment("RON_URL").map(|url| url.to_string_lossy().into_owned());
+    if let Some(url) = url.or(named) {
         return Ok(KmsClient::new(&url, credential, net::client()));
     }
     let at = fleet::reach(&layout, "ron-kms")?;
