@@ -295,11 +295,10 @@ fn the_environment_names_the_directory_and_the_key_service() {
     ok(&run(&["init"], &[("RON_DATA_DIR", home)]));
     assert!(Path::new(home).join("ron-kms/config.toml").is_file());
     let list = ["kms", "list"];
-    let nothing = format!("http://127.0.0.1:{}", base_port());
-    let named = [("RON_DATA_DIR", home), ("RON_URL", &nothing)];
-    refused(&run(&list, &named), &[&nothing]);
-    let given = ["kms", "--url", "http://127.0.0.1:9", "list"];
-    refused(&run(&given, &named), &["127.0.0.1:9"]);
+    let named = [("RON_DATA_DIR", home), ("RON_URL", "http://127.0.0.1:9")];
+    refused(&run(&list, &named), &["is not sent over plain TCP"]);
+    let given = ["kms", "--url", "unix:/no/such.sock", "list"];
+    refused(&run(&given, &named), &["cannot be connected to"]);
     let missing = [("RON_DATA_DIR", home), ("RON_TOKEN_FILE", "/no/such/token")];
     refused(&run(&list, &missing), &["/no/such/token"]);
     refused(&run(&list, &[("RON_DATA_DIR", "")]), &[".local/state/ron"]);
