@@ -346,8 +346,9 @@ Mar 01 12:00:00 host svc-wallet[7]: {"ts":"2026-03-01T12:00:00.005Z","level":"wa
         let sources = [Source::Input(LOG.into())];
         let mut ids = BTreeSet::from([id.to_owned()]);
         search(&sources, &mut ids).unwrap();
-        let (lines, read) = search(&sources, &mut ids).unwrap();
+        let (mut lines, read) = search(&sources, &mut ids).unwrap();
         assert_eq!(read, 6);
+        lines.sort_by(|a, b| a.at.cmp(&b.at));
         lines.iter().map(Line::text).collect()
     }
 

@@ -512,7 +512,7 @@ mod tests {
         };
         let said = meta("ron-tlog 3", "ron-tlog 1");
         assert!(said.contains("no longer reads"), "{said}");
-        let said = meta("ron-tlog 3", "ron-tlog 4");
+        let said = meta("ron-tlog 3", "ron-tlog 5");
         assert!(said.contains("newer program"), "{said}");
         let engine = MemoryEngine::new(Defect::None);
         let said = why(to_engine(&engine, &SimDisk::new(), LOG, false));

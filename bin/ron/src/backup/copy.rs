@@ -266,6 +266,10 @@ fn is_left_out(path: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use ron_tlog::append::{Log, LogOptions};
+
     use super::*;
 
     /// A directory like that of a service, with a log whose first segment is closed.
@@ -286,7 +290,11 @@ mod tests {
         ] {
             write(name, "left out");
         }
-        write("log/log.meta", "meta");
+        let made = dir.join("made");
+        let options = LogOptions::new("log.example");
+        drop(Log::open(Arc::new(OsDisk), &made, options).unwrap());
+        let meta = std::fs::read_to_string(made.join("log.meta")).unwrap();
+        write("log/log.meta", &meta);
         write("log/lock", "");
         write("log/checkpoint", "c");
         write("log/00000000.seg", "closed");
@@ -327,17 +335,18 @@ mod tests {
             "log/log.meta",
         ];
         assert_eq!(names, all);
-        assert_eq!(bytes, (20, 0));
+        let meta = std::fs::metadata(root.join("log/log.meta")).unwrap().len();
+        assert_eq!(bytes, (16 + meta, 0));
         assert_eq!(manifest.check(&first), Ok(()));
 
         let (again, bytes) = copied(&root, &second, Some((first.clone(), manifest)));
-        assert_eq!(bytes, (14, 6), "the closed segment is shared");
+        assert_eq!(bytes, (10 + meta, 6), "the closed segment is shared");
         assert_eq!(again.check(&second), Ok(()));
 
         // A closed segment that was written again, of the same length, is copied.
         std::fs::write(root.join("log/00000000.seg"), "erased").unwrap();
         let (last, bytes) = copied(&root, &third, Some((second, again)));
-        assert_eq!(bytes, (20, 0));
+        assert_eq!(bytes, (16 + meta, 0));
         std::fs::write(third.join("config.toml"), "x = 2").unwrap();
         let why = last.check(&third).unwrap_err();
         assert!(why.contains("config.toml is not the file"), "{why}");
