@@ -329,7 +329,10 @@ fn archive(ron: &Path, dir: &Path) -> Result<(), String> {
         let failed = |e: std::io::Error| format!("{}: {e}", path.display());
         let text = fs::read_to_string(&path).map_err(failed)?;
         let archive = std::path::absolute(dir.join(service).join("archive")).map_err(failed)?;
-        let text = format!("archive_dir = {archive:?}\narchive_after = \"0s\"\n{text}\n{keys}");
+        let text = format!(
+            "archive_dir = \"{}\"\narchive_after = \"0s\"\n{text}\n{keys}",
+            archive.display()
+        );
         fs::write(&path, text).map_err(failed)?;
     }
     let segment = |log: &str| fs::metadata(dir.join(log).join("00000000.seg")).map(|m| m.len());
