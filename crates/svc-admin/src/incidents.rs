@@ -282,26 +282,36 @@ impl Relater<'_> {
 
     fn incident(&self, draft: usize) -> Option<Incident> {
         let draft = &self.story.drafts[draft];
-        let mut nodes = draft.nodes.clone();
-        let blamed = |node: &IncidentNode| {
-            let by = nodes
-                .iter()
-                .filter(|other| other.because.as_ref() == Some(&node.node));
-            (node.because.is_none(), by.count())
-        };
-        let ranks = nodes.iter().enumerate();
-        let cause = ranks.max_by_key(|(at, node)| (blamed(node), std::cmp::Reverse(*at)));
-        if let Some((cause, _)) = cause {
-            nodes[..=cause].rotate_right(1);
-        }
-        Some(Incident {
-            id: self.lines[draft.first].entry.seq,
-            since: nodes.iter().map(|node| node.since).min()?,
-            until: draft.until.map(Timestamp),
-            nodes,
-            lines: draft.lines,
-        })
+        let first = &self.lines[draft.first];
+        incident_of(first, draft.nodes.clone(), draft.until, draft.lines)
     }
+}
+
+/// The incident of these nodes, which are in the order in which they were not well: the one that explains the others comes first.
+fn incident_of(
+    first: &Line,
+    mut nodes: Vec<IncidentNode>,
+    until: Option<u64>,
+    lines: u64,
+) -> Option<Incident> {
+    let blamed = |node: &IncidentNode| {
+        let by = nodes
+            .iter()
+            .filter(|other| other.because.as_ref() == Some(&node.node));
+        (node.because.is_none(), by.count())
+    };
+    let ranks = nodes.iter().enumerate();
+    let cause = ranks.max_by_key(|(at, node)| (blamed(node), std::cmp::Reverse(*at)));
+    if let Some((cause, _)) = cause {
+        nodes[..=cause].rotate_right(1);
+    }
+    Some(Incident {
+        id: first.entry.seq,
+        since: nodes.iter().map(|node| node.since).min()?,
+        until: until.map(Timestamp),
+        nodes,
+        lines,
+    })
 }
 
 /// Adds a state to the nodes of its incident.

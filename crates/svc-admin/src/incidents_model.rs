@@ -3,11 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use ron_proto::Timestamp;
-use ron_proto::admin::{Incident, IncidentNode, NodeState};
+use ron_proto::admin::{Incident, NodeState};
 use ron_proto::events::Severity;
 
-use super::super::{AGAIN_MS, TOGETHER_MS, explains, is_bad};
+use super::super::{AGAIN_MS, TOGETHER_MS, explains, incident_of, is_bad, note};
 use crate::line::Line;
 
 /// The cause and the incident of each line.
@@ -191,60 +190,11 @@ impl Relater<'_> {
     }
 
     fn incident(&self, draft: &Draft<'_>) -> Option<Incident> {
-        let first = &self.lines[*draft.lines.first()?].entry;
-        let mut nodes: Vec<IncidentNode> = Vec::new();
+        let first = &self.lines[*draft.lines.first()?];
+        let mut nodes = Vec::new();
         for at in &draft.lines {
-            let line = &self.lines[*at];
-            if line.is_by_console() {
-                self.note(&mut nodes, *at);
-            }
+            note(&mut nodes, &self.lines[*at], self.because[*at]);
         }
-        let blamed = |node: &IncidentNode| {
-            let by = nodes
-                .iter()
-                .filter(|other| other.because.as_ref() == Some(&node.node));
-            (node.because.is_none(), by.count())
-        };
-        let ranks = nodes.iter().enumerate();
-        let cause = ranks.max_by_key(|(at, node)| (blamed(node), std::cmp::Reverse(*at)));
-        if let Some((cause, _)) = cause {
-            nodes[..=cause].rotate_right(1);
-        }
-        Some(Incident {
-            id: first.seq,
-            since: nodes.iter().map(|node| node.since).min()?,
-            until: draft.until.map(Timestamp),
-            nodes,
-            lines: draft.lines.len() as u64,
-        })
-    }
-
-    /// Adds a state to the nodes of its incident.
-    fn note(&self, nodes: &mut Vec<IncidentNode>, at: usize) {
-        let (line, entry) = (&self.lines[at], &self.lines[at].entry);
-        let known = nodes.iter_mut().find(|known| known.node == entry.node);
-        match (is_bad(line.state()), known) {
-            (Some(state), None) => nodes.push(IncidentNode {
-                node: entry.node.clone(),
-                worst: state,
-                detail: entry.detail.clone(),
-                because: self.because[at].map(str::to_owned),
-                since: entry.at,
-                until: None,
-            }),
-            (Some(state), Some(known)) => {
-                if state > known.worst {
-                    known.worst = state;
-                    known.detail.clone_from(&entry.detail);
-                }
-                let because = self.because[at].map(str::to_owned);
-                known.because = known.because.take().or(because);
-                known.until = None;
-            }
-            (None, Some(known)) if line.state() != Some(NodeState::Unknown) => {
-                known.until = Some(entry.at);
-            }
-            (None, _) => {}
-        }
+        incident_of(first, nodes, draft.until, draft.lines.len() as u64)
     }
 }
