@@ -99,14 +99,9 @@ impl Opening<'_> {
     /// For reading, and for writing when it is in the directory of the log.
     pub(super) fn open_segment(&self, number: u64) -> Result<(Arc<dyn DiskFile>, u64), OpenError> {
         let path = self.dir.join(segment_name(number));
-        let io = |what| OpenError::io(what, &path);
-        let archived = segments::archived(&**self.disk, self.dir, &self.meta, number);
-        let file = match archived.map_err(io("reading"))? {
-            Some(_) => segments::open(&**self.disk, self.dir, &self.meta, number),
-            None => self.disk.open_write(&path),
-        };
-        let file = file.map_err(io("opening"))?;
-        let len = file.len().map_err(io("measuring"))?;
+        let file = segments::open_write(&**self.disk, self.dir, &self.meta, number)
+            .map_err(OpenError::io("opening", &path))?;
+        let len = file.len().map_err(OpenError::io("measuring", &path))?;
         Ok((file, len))
     }
 

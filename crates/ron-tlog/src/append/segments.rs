@@ -19,6 +19,28 @@ pub(crate) fn open(
     number: u64,
 ) -> io::Result<Arc<dyn DiskFile>> {
     let file = disk.open_read(&dir.join(segment_name(number)))?;
+    wherever_it_is(disk, dir, meta, number, file)
+}
+
+/// As [`open`], and for writing when it is in the directory of the log.
+pub(crate) fn open_write(
+    disk: &dyn Disk,
+    dir: &Path,
+    meta: &Meta,
+    number: u64,
+) -> io::Result<Arc<dyn DiskFile>> {
+    let file = disk.open_write(&dir.join(segment_name(number)))?;
+    wherever_it_is(disk, dir, meta, number, file)
+}
+
+/// `file`, unless that only stands for a segment in the archive, which is opened then.
+fn wherever_it_is(
+    disk: &dyn Disk,
+    dir: &Path,
+    meta: &Meta,
+    number: u64,
+    file: Arc<dyn DiskFile>,
+) -> io::Result<Arc<dyn DiskFile>> {
     let Some(stand_in) = StandIn::read(&*file, &meta.salt)? else {
         return Ok(file);
     };
