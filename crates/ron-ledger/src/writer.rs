@@ -477,10 +477,8 @@ fn run_snapshots(
 ) {
     loop {
         // One segment at a time: a snapshot does not wait for all that are due.
-        let more = archive
-            .as_mut()
-            .is_some_and(|archive| archive.step(&ctx.shutdown));
-        let pause = if more { Duration::ZERO } else { ARCHIVE_EVERY };
+        let archive = archive.as_mut();
+        let pause = archive.map_or(ARCHIVE_EVERY, |archive| archive.step(&ctx.shutdown));
         match jobs.recv(&ctx.shutdown, Deadline::within(pause)) {
             Recv::Item(job) => write_snapshot(to, &job, metrics, health),
             Recv::Timeout => {}

@@ -41,7 +41,7 @@ impl Scrub {
             };
             while archive
                 .as_mut()
-                .is_some_and(|archive| archive.step(&ctx.shutdown))
+                .is_some_and(|archive| archive.step(&ctx.shutdown).is_zero())
             {}
         }
     }

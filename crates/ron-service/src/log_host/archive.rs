@@ -3,12 +3,13 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use ron_kernel::time::Instant;
 use ron_kernel::{SharedClock, Shutdown};
 use ron_tlog::append::Archiver;
 
 use crate::config::{Config, ConfigProblem};
 
-/// How often a thread looks for segments that are old enough.
+/// Pause after which a log without a segment that is old enough, or whose archive failed, is looked at again.
 pub const ARCHIVE_EVERY: Duration = Duration::from_secs(60);
 
 crate::settings! {
@@ -38,6 +39,7 @@ impl ArchiveKeys {
         Some(LogArchive {
             archiver,
             after: self.after,
+            due: clock.now(),
             clock,
         })
     }
@@ -48,16 +50,22 @@ impl ArchiveKeys {
 pub struct LogArchive {
     archiver: Archiver,
     after: Duration,
+    /// When it looks at the log again.
+    due: Instant,
     clock: SharedClock,
 }
 
 impl LogArchive {
-    /// Archives the next segment that is old enough. True when another one may be; after a failure, which is logged, the caller looks
-    /// again in [`ARCHIVE_EVERY`].
-    pub fn step(&mut self, shutdown: &Shutdown) -> bool {
+    /// Archives the next segment that is old enough, and returns the pause until the next step; one that comes before that does nothing.
+    /// A failure is logged.
+    pub fn step(&mut self, shutdown: &Shutdown) -> Duration {
+        let early = self.due.saturating_duration_since(self.clock.now());
+        if !early.is_zero() {
+            return early;
+        }
         let stop = || shutdown.is_set();
-        match self.archiver.step(self.after, self.clock.unix_ms(), &stop) {
-            Ok(None) => false,
+        let pause = match self.archiver.step(self.after, self.clock.unix_ms(), &stop) {
+            Ok(None) => ARCHIVE_EVERY,
             Ok(Some(done)) => {
                 tracing::info!(
                     event = "segment_archived",
@@ -65,12 +73,49 @@ impl LogArchive {
                     bytes = done.bytes,
                     archived_bytes = done.archived_bytes,
                 );
-                true
+                Duration::ZERO
             }
             Err(error) => {
                 tracing::error!(event = "segment_not_archived", %error);
-                false
+                ARCHIVE_EVERY
             }
-        }
+        };
+        self.due = self.clock.now() + pause;
+        pause
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use ron_files::MemoryDisk;
+    use ron_kernel::ManualClock;
+    use ron_tlog::append::{Log, LogOptions};
+
+    use super::*;
+
+    #[test]
+    fn a_log_is_looked_at_once_a_minute_however_often_it_is_asked_for() {
+        let disk = Arc::new(MemoryDisk::new());
+        let options = LogOptions {
+            archive_dir: Some("/archive".into()),
+            ..LogOptions::new("log.example")
+        };
+        let log = Log::open(disk, Path::new("/log"), options).expect("a new log");
+        let clock = ManualClock::at(1_000_000);
+        let keys = ArchiveKeys {
+            dir: Some("/archive".into()),
+            after: Duration::ZERO,
+        };
+        let archive = keys.of(log.archiver(), clock.clone());
+        let mut archive = archive.expect("a directory is set");
+        let (_trigger, shutdown) = Shutdown::pair();
+        assert_eq!(archive.step(&shutdown), ARCHIVE_EVERY);
+        clock.advance(Duration::from_secs(10));
+        assert_eq!(archive.step(&shutdown), Duration::from_secs(50));
+        clock.advance(Duration::from_secs(50));
+        assert_eq!(archive.step(&shutdown), ARCHIVE_EVERY);
     }
 }

@@ -200,10 +200,8 @@ impl Publisher {
         let mut cleanup = Cleanup::new(records, self.clock.clone(), errors);
         loop {
             cleanup.tick();
-            let more = archive
-                .as_mut()
-                .is_some_and(|archive| archive.step(&ctx.shutdown));
-            let pause = if more { Duration::ZERO } else { ARCHIVE_EVERY };
+            let archive = archive.as_mut();
+            let pause = archive.map_or(ARCHIVE_EVERY, |archive| archive.step(&ctx.shutdown));
             match events.recv(&ctx.shutdown, Deadline::within(pause)) {
                 Recv::Item(event) => self.tick(event),
                 Recv::Timeout => {}
