@@ -7,6 +7,7 @@ use std::time::Duration;
 use ron_files::{Dir, MemoryDisk, SharedDisk};
 use ron_kernel::{ClosedCounter, Deadline, Receiver, Snapshot, ThreadCtx, Topology, queue};
 use ron_proto::scope;
+use ron_proto::status::STANDBY;
 use ron_service::events::{Event, EventKind};
 use ron_service::lag::{Follower, FollowerLag};
 use ron_service::log_engine;
@@ -49,7 +50,7 @@ const CAUSES: [&str; 9] = [
     "log",
     "projection",
     "snapshot",
-    "standby",
+    STANDBY,
     "store",
     "witness",
 ];
@@ -275,8 +276,8 @@ impl Health for Readiness {
     }
     fn standby(&self, what: Option<&str>) {
         match what {
-            Some(what) => self.0.degrade("standby", what),
-            None => self.0.clear("standby"),
+            Some(what) => self.0.degrade(STANDBY, what),
+            None => self.0.clear(STANDBY),
         }
     }
     fn role(&self, role: &'static str, epoch: Option<u64>) {

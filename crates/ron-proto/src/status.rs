@@ -139,6 +139,9 @@ pub struct Plane {
     pub reason: Option<String>,
 }
 
+/// Cause in [`Readiness::degraded`] of a node that waits to take over from another: it takes no writes, and nothing is wrong with it.
+pub const STANDBY: &str = "standby";
+
 /// Response of `GET /readyz`: status 200 when ready, 503 otherwise.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(deny_unknown_fields)]

@@ -7,7 +7,7 @@ use ron_files::DiskRoom;
 use ron_kernel::{
     ClockAlarm, ClosedGauge, Gauge, LockSpec, RankedMutex, Registry, Supervisor, Topology,
 };
-use ron_proto::status::{Health, Readiness};
+use ron_proto::status::{Health, Readiness, STANDBY};
 
 use crate::events::{Event, EventKind, Events};
 use crate::recent::Recent;
@@ -37,9 +37,6 @@ pub(crate) const DISK_FULL: &str = "disk_full";
 pub(crate) const CERTIFICATE: &str = "certificate";
 /// The last reload was refused.
 pub(crate) const RELOAD: &str = "reload";
-
-/// This node of a service waits to take over from another. `/readyz` shows that it takes no writes, and nothing is wrong with it.
-pub const STANDBY: &str = "standby";
 
 /// Seconds after which a retry makes sense while not ready.
 const RETRY_AFTER_S: u32 = 2;

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use ron_kernel::Published;
 use ron_proto::admin::{Facet, NodePlane, NodeQueue, NodeRates, NodeState, PollingStats};
+use ron_proto::status::STANDBY;
 
 use crate::derive;
 use crate::dialect::{Status, TopologyFacts};
@@ -17,9 +18,6 @@ use crate::rings::{Rings, Role};
 use crate::settings::{NodeSpec, Sampling};
 use crate::state::{Facts, PollFailure, Ready, is_unreachable};
 use crate::topology::NODE_LOCK_ROW;
-
-/// The cause in `/readyz` of a node that waits to take over from another.
-const STANDBY: &str = "standby";
 
 /// The outcome of one poll.
 #[derive(Clone, Debug)]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ron_http::{ApiInfo, Need, Request, Response, Route, Router};
 use ron_kernel::{Count, LockSpec, PlaneState, QueueSpec};
 use ron_proto::status::{
-    Health, LockDoc, Plane, QueueDoc, Readiness, ServiceStatus, ThreadDoc, TopologyDoc,
+    Health, LockDoc, Plane, QueueDoc, Readiness, STANDBY, ServiceStatus, ThreadDoc, TopologyDoc,
 };
 use ron_proto::{Problem, scope};
 use schemars::JsonSchema;
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::{DateAccepted, ReloadError, Shared};
 use crate::config::ChassisSettings;
 use crate::events::{Event, EventKind};
-use crate::ready::{STANDBY, readiness, show, surroundings};
+use crate::ready::{readiness, show, surroundings};
 
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(deny_unknown_fields)]

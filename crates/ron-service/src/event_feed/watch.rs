@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use ron_kernel::Supervisor;
+use ron_proto::status::STANDBY;
 
 use crate::events::{Event, EventKind, Events};
-use crate::ready::{ReadyBoard, STANDBY, observed, readiness};
+use crate::ready::{ReadyBoard, observed, readiness};
 use crate::recent::Window;
 
 /// What is known of the readiness of a service.
