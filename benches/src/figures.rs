@@ -135,6 +135,26 @@ fn same(request: Vec<u8>) -> Maker {
     Box::new(move || request.clone())
 }
 
+/// The host of a key service, and requests to it that sign one message and a batch of so many, with a key that is made for them.
+pub fn signing(fleet: &Fleet, batch: usize) -> Result<(String, [Vec<u8>; 2]), String> {
+    let host = fleet.host("ron-kms")?;
+    let token = bearer(&fleet.token("ron-kms")?);
+    let auth = [("Authorization", token.as_str())];
+    let create = json!({
+        "tenant": "default", "purpose": "bench", "alg": "ed25519",
+        "op_id": "0190f0a0-0000-7000-8000-0000000000b1"
+    });
+    let made = request("POST", &host, "/v1/kms/keys", &auth, &create.to_string());
+    let key = ask(&host, &made)?["key"].clone();
+    let message = "A".repeat(44); // 32 bytes and one more group
+    let one = json!({"key": key, "message": message}).to_string();
+    let items: Vec<Value> = (0..batch).map(|_| json!({"message": message})).collect();
+    let many = json!({"key": key, "items": items}).to_string();
+    let single = request("POST", &host, "/v1/kms/sign", &auth, &one);
+    let batch = request("POST", &host, "/v1/kms/sign_batch", &auth, &many);
+    Ok((host, [single, batch]))
+}
+
 /// A call that must succeed.
 pub fn ask(host: &str, request: &[u8]) -> Result<Value, String> {
     let answer = Connection::open(host)?.call(request)?;
@@ -191,21 +211,7 @@ impl Bench {
     }
 
     fn sign(&self) -> Result<(), String> {
-        let host = self.fleet.host("ron-kms")?;
-        let token = bearer(&self.fleet.token("ron-kms")?);
-        let auth = [("Authorization", token.as_str())];
-        let create = json!({
-            "tenant": "default", "purpose": "bench", "alg": "ed25519",
-            "op_id": "0190f0a0-0000-7000-8000-0000000000b1"
-        });
-        let made = request("POST", &host, "/v1/kms/keys", &auth, &create.to_string());
-        let key = ask(&host, &made)?["key"].clone();
-        let message = "A".repeat(44); // 32 bytes and one more group
-        let one = json!({"key": key, "message": message}).to_string();
-        let items: Vec<Value> = (0..BATCH).map(|_| json!({"message": message})).collect();
-        let many = json!({"key": key, "items": items}).to_string();
-        let single = request("POST", &host, "/v1/kms/sign", &auth, &one);
-        let batch = request("POST", &host, "/v1/kms/sign_batch", &auth, &many);
+        let (host, [single, batch]) = signing(&self.fleet, BATCH)?;
         for &clients in &self.clients {
             self.print("sign", 1, &host, clients, |_| same(single.clone()))?;
         }

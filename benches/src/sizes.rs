@@ -11,7 +11,7 @@ use ron_proto::b64;
 use serde_json::{Value, json};
 
 use crate::client::{Answer, Connection, request};
-use crate::figures::{ask, bearer, beside, issue, post};
+use crate::figures::{bearer, beside, issue, post, signing};
 use crate::fleet::{self, Fleet};
 use crate::wallet::{OWN_MAX, fund, tokens};
 
@@ -200,23 +200,8 @@ fn done(answer: &Answer) -> Result<(), String> {
 }
 
 fn sign(fleet: &Fleet, count: u64, batch: u64) -> Result<u64, String> {
-    let host = fleet.host("ron-kms")?;
-    let token = bearer(&fleet.token("ron-kms")?);
-    let auth = [("Authorization", token.as_str())];
-    let create = json!({
-        "tenant": "default", "purpose": "bench", "alg": "ed25519",
-        "op_id": "0190f0a0-0000-7000-8000-0000000000b1"
-    });
-    let made = request("POST", &host, "/v1/kms/keys", &auth, &create.to_string());
-    let key = ask(&host, &made)?["key"].clone();
-    let message = "A".repeat(44);
-    let (path, body) = if batch == 1 {
-        ("/v1/kms/sign", json!({"key": key, "message": message}))
-    } else {
-        let items: Vec<Value> = (0..batch).map(|_| json!({"message": message})).collect();
-        ("/v1/kms/sign_batch", json!({"key": key, "items": items}))
-    };
-    let request = request("POST", &host, path, &auth, &body.to_string());
+    let (host, [single, many]) = signing(fleet, batch as usize)?;
+    let request = if batch == 1 { single } else { many };
     let mut connection = Connection::open(&host)?;
     for _ in 0..count.div_ceil(batch) {
         done(&call(&mut connection, &request)?)?;
