@@ -76,22 +76,10 @@ pub fn run(args: &TraceArgs) -> Result<(), String> {
         Some(layout) => AuditLogs::of(&layout)?,
         None => AuditLogs::default(),
     };
-    let mut ids = BTreeSet::from([args.request_id.clone()]);
-    let (found, read) = loop {
-        let known = ids.len();
-        let found = search(&sources, &mut ids)?;
-        if ids.len() == known {
-            break found;
-        }
-    };
-    // A leaf is durable before the answer that its service logs in the same millisecond.
-    let mut lines = audit.find(&ids, &found)?;
-    lines.extend(found);
+    let (lines, read) = find(&args.request_id, &sources, &audit)?;
     if lines.is_empty() {
         return Err(nothing(&args.request_id, (&sources, &audit), read));
     }
-    // A stable sort: lines of one file and one millisecond stay in their order.
-    lines.sort_by(|a, b| a.at.cmp(&b.at));
     let mut out = io::stdout().lock();
     for line in &lines {
         let text = if args.json { line.json() } else { line.text() };
@@ -100,6 +88,22 @@ pub fn run(args: &TraceArgs) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// The lines and leaves of a request, oldest first, and the number of lines read.
+fn find(id: &str, sources: &[Source], audit: &AuditLogs) -> Result<(Vec<Line>, u64), String> {
+    let mut ids = BTreeSet::from([id.to_owned()]);
+    let (mut lines, read) = loop {
+        let known = ids.len();
+        let found = search(sources, &mut ids)?;
+        if ids.len() == known {
+            break found;
+        }
+    };
+    lines.extend(audit.find(&ids, &lines)?);
+    // A stable sort: lines of one file and one millisecond stay in their order.
+    lines.sort_by(|a, b| a.at.cmp(&b.at));
+    Ok((lines, read))
 }
 
 /// The data directory, unless the files to read are named without it.
@@ -344,11 +348,8 @@ Mar 01 12:00:00 host svc-wallet[7]: {"ts":"2026-03-01T12:00:00.005Z","level":"wa
 
     fn traced(id: &str) -> Vec<String> {
         let sources = [Source::Input(LOG.into())];
-        let mut ids = BTreeSet::from([id.to_owned()]);
-        search(&sources, &mut ids).unwrap();
-        let (mut lines, read) = search(&sources, &mut ids).unwrap();
+        let (lines, read) = find(id, &sources, &AuditLogs::default()).unwrap();
         assert_eq!(read, 6);
-        lines.sort_by(|a, b| a.at.cmp(&b.at));
         lines.iter().map(Line::text).collect()
     }
 

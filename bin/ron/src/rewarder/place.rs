@@ -279,8 +279,8 @@ fn patience(at: u64, last: u64) -> Deadline {
     Deadline::within(PATIENCE + Duration::from_secs((last - at) / RATE))
 }
 
-/// Downloads a file in pieces: of exactly `length` bytes or, where that is not known, of as many as the server says. `part` gets
-/// the first byte of a piece and its last; `show` what is there and the length.
+/// Downloads a file in pieces: of exactly `length` bytes, as the bundle says, or, where that is not known, of as many as the server
+/// says. `part` gets the first byte of a piece and its last; `show` what is there and the length.
 fn download(
     target: &Path,
     mut length: Option<u64>,
@@ -289,6 +289,7 @@ fn download(
 ) -> Result<(), String> {
     let cannot = |e: std::io::Error| format!("cannot write {}: {e}", target.display());
     let mut file = fs::File::create_new(target).map_err(cannot)?;
+    let said_by = length.map_or("its first piece", |_| BUNDLE);
     let mut have = 0;
     while length.is_none_or(|length| have < length) {
         let last = length.unwrap_or(DOWNLOAD_MAX).min(have + PIECE) - 1;
@@ -296,7 +297,7 @@ fn download(
         let length = *length.get_or_insert(part.total);
         if part.total != length || have + part.bytes.len() as u64 > length {
             let found = part.total;
-            return Err(format!("it has {found} bytes, and must have {length}"));
+            return Err(format!("it has {found} bytes; {said_by} says {length}"));
         }
         if length > DOWNLOAD_MAX {
             return Err(format!(
