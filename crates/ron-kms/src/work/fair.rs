@@ -20,7 +20,8 @@ use crate::topology::FAIR_LOCK;
 const SHARE: usize = 8;
 /// Credit that a tenant gains per round, in Ed25519 signatures.
 const QUANTUM: u64 = 16;
-/// Jobs that cost more, in Ed25519 signatures, are long: a short job may wait for one on every signer, some milliseconds.
+/// Jobs that cost more, in Ed25519 signatures, are long. Jobs up to this cost may occupy all signers at once, and then the next job
+/// waits for the first of them, a few milliseconds at most.
 const LONG: u64 = 128;
 
 /// The right to take one job.
