@@ -7,7 +7,7 @@ use ron_auth::caveats;
 use ron_client::{Credential, LedgerClient};
 use ron_files::{Dir, DiskRoom};
 use ron_http::{ClientConfig, HttpClient};
-use ron_kernel::{Deadline, Receiver, Sender, Snapshot, ThreadCtx, Topology, queue};
+use ron_kernel::{Deadline, Gauge, Receiver, Sender, Snapshot, ThreadCtx, Topology, queue};
 use ron_proto::wallet::WalletPolicy;
 use ron_service::events::{Event, EventKind};
 use ron_service::kept_policy::{KeptPolicy, Versioned as _, replaces};
@@ -181,7 +181,7 @@ fn share(chassis: &Chassis, settings: Settings, home: Option<Dir>) -> Result<Sha
         metrics.clone(),
     );
     let upstream = Arc::new(upstream);
-    let unresolved = spawn_recorder(chassis, &settings, home.as_ref())?;
+    let unresolved = spawn_recorder(chassis, &settings, home.as_ref(), &metrics.unresolved)?;
     let audit = spawn_audit(chassis, home.as_ref());
     Ok(Shared {
         balances: Arc::new(Balances::new(
@@ -228,10 +228,11 @@ fn spawn_recorder(
     chassis: &Chassis,
     settings: &Settings,
     home: Option<&Dir>,
+    count: &Gauge,
 ) -> Result<Arc<UnresolvedKeys>, StartError> {
     let (notes, notes_rx) = queue(&UNRESOLVED_QUEUE, UNRESOLVED_QUEUE.capacity, &chassis.km);
     if let Some(engine) = settings.records() {
-        return share_records(chassis, &engine, home, notes, notes_rx);
+        return share_records(chassis, &engine, home, (notes, notes_rx), count);
     }
     let (mut store, before) = unresolved::open(home).map_err(StartError::failed)?;
     // Without a reserve: what is kept free is meant for keys whose outcome is unknown.
@@ -251,7 +252,7 @@ fn spawn_recorder(
         },
         || Some(None),
     );
-    Ok(Arc::new(UnresolvedKeys::new(before, notes)))
+    Ok(Arc::new(UnresolvedKeys::new(before, notes, count.clone())))
 }
 
 /// The same with the records of all wallets in an engine, which need not answer yet.
@@ -259,8 +260,8 @@ fn share_records(
     chassis: &Chassis,
     engine: &Engine,
     home: Option<&Dir>,
-    notes: Sender<Change>,
-    notes_rx: Receiver<Change>,
+    (notes, notes_rx): (Sender<Change>, Receiver<Change>),
+    count: &Gauge,
 ) -> Result<Arc<UnresolvedKeys>, StartError> {
     let before = unresolved::of_file(home).map_err(StartError::failed)?;
     let late: Vec<Change> = before
@@ -274,7 +275,7 @@ fn share_records(
     );
     let records = opened.map_err(StartError::failed)?;
     chassis.ready.declare(&[unresolved::CAUSE]);
-    let keys = Arc::new(UnresolvedKeys::shared(before, notes));
+    let keys = Arc::new(UnresolvedKeys::shared(before, notes, count.clone()));
     let (shared, ready) = (keys.clone(), chassis.ready.clone());
     chassis.sup.spawn_owner(
         &UNRESOLVED_RECORDER,

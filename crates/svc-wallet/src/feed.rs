@@ -152,9 +152,6 @@ impl Feed {
             if lag == 0 {
                 self.recheck(&mut rechecked)?;
             }
-            self.metrics
-                .unresolved
-                .set(gauged(self.unresolved.len() as u64));
             if page.events.len() >= PAGE {
                 let pause = follower_pause(FULL_PAGE_PAUSE, lag);
                 ctx.shutdown.wait(Deadline::within(pause));

@@ -13,7 +13,7 @@ use std::time::Duration;
 use ron_files::Dir;
 use ron_http::Responder;
 use ron_kernel::{
-    Deadline, RankedMutex, Receiver, Recv, ReplySender, SendError, Sender, ThreadCtx, reply,
+    Deadline, Gauge, RankedMutex, Receiver, Recv, ReplySender, SendError, Sender, ThreadCtx, reply,
 };
 use ron_proto::ledger::RequestKey;
 use ron_service::records::{RecordError, RecordStore, Refusal, Row, Value, Writer};
@@ -63,26 +63,30 @@ pub enum Change {
 #[derive(Debug)]
 pub struct UnresolvedKeys {
     set: RankedMutex<BTreeSet<RequestKey>>,
+    /// The number of keys, as exported.
+    count: Gauge,
     notes: Sender<Change>,
     /// The records are those of several wallets, and the set has a part of them.
     is_shared: bool,
 }
 
 impl UnresolvedKeys {
-    /// Starts with the keys from the file; changes go to `notes`.
-    pub fn new(before: BTreeSet<RequestKey>, notes: Sender<Change>) -> Self {
+    /// Starts with the keys from the file; changes go to `notes`, their number to `count`.
+    pub fn new(before: BTreeSet<RequestKey>, notes: Sender<Change>, count: Gauge) -> Self {
+        show(&count, &before);
         Self {
             set: RankedMutex::new(&UNRESOLVED, before),
+            count,
             notes,
             is_shared: false,
         }
     }
 
     /// Starts with the keys of a file that this wallet had; those of the engine follow when it answers.
-    pub fn shared(before: BTreeSet<RequestKey>, notes: Sender<Change>) -> Self {
+    pub fn shared(before: BTreeSet<RequestKey>, notes: Sender<Change>, count: Gauge) -> Self {
         Self {
             is_shared: true,
-            ..Self::new(before, notes)
+            ..Self::new(before, notes, count)
         }
     }
 
@@ -93,11 +97,11 @@ impl UnresolvedKeys {
         // the callers are referred to a record that does not exist yet
         if ron_kernel::mutant("unresolved") {
             answer_callers(Change::Add(key.clone(), callers), true);
-            self.set.lock().insert(key.clone());
+            self.change(|set| set.insert(key.clone()));
             return;
         }
         // Memory first: from here on a lookup by the caller reports the key as open.
-        self.set.lock().insert(key.clone());
+        self.change(|set| set.insert(key.clone()));
         let note = Change::Add(key.clone(), callers);
         match self.notes.send(note, Deadline::within(ROOM_WAIT)) {
             Ok(()) => {}
@@ -108,6 +112,13 @@ impl UnresolvedKeys {
         }
     }
 
+    fn change<R>(&self, change: impl FnOnce(&mut BTreeSet<RequestKey>) -> R) -> R {
+        let mut set = self.set.lock();
+        let changed = change(&mut set);
+        show(&self.count, &set);
+        changed
+    }
+
     /// Whether other wallets record keys in the same place.
     pub fn is_shared(&self) -> bool {
         self.is_shared
@@ -115,11 +126,7 @@ impl UnresolvedKeys {
 
     /// Removes a key whose outcome is known.
     pub fn release(&self, key: &RequestKey) {
-        let was = {
-            let mut set = self.set.lock();
-            !set.is_empty() && set.remove(key)
-        };
-        if was {
+        if self.change(|set| !set.is_empty() && set.remove(key)) {
             self.note_release(key);
         }
     }
@@ -127,7 +134,7 @@ impl UnresolvedKeys {
     /// Removes a key that its caller has given up, also when another wallet has recorded it.
     pub fn forget(&self, key: &RequestKey) {
         if self.is_shared {
-            self.set.lock().remove(key);
+            self.change(|set| set.remove(key));
             self.note_release(key);
         } else {
             self.release(key);
@@ -171,6 +178,10 @@ impl UnresolvedKeys {
         let next = set.range((after, Bound::Unbounded)).next();
         next.or_else(|| set.first()).cloned()
     }
+}
+
+fn show(count: &Gauge, set: &BTreeSet<RequestKey>) {
+    count.set(i64::try_from(set.len()).unwrap_or(i64::MAX));
 }
 
 /// The keys of the file of a wallet that has an engine now; none when there never was a file.
@@ -341,7 +352,7 @@ impl Recorder<'_> {
         });
         match read {
             Ok(found) => {
-                keys.set.lock().extend(found);
+                keys.change(|set| set.extend(found));
                 if all_written {
                     ready.clear(CAUSE);
                 }

@@ -26,7 +26,24 @@ fn start(sup: &Supervisor, store: Store, before: BTreeSet<RequestKey>) -> Unreso
         run(ctx, &notes_rx, recorder, Vec::new());
     };
     sup.spawn_owner(&UNRESOLVED_RECORDER, Some(records), body, || Some(None));
-    UnresolvedKeys::new(before, notes)
+    let count = Registry::new("t").gauge("unresolved_keys", "Keys.");
+    UnresolvedKeys::new(before, notes, count)
+}
+
+#[test]
+fn the_number_of_keys_is_exported_while_nothing_else_runs() {
+    let registry = Registry::new("t");
+    let count = registry.gauge("unresolved_keys", "Keys.");
+    let (notes, _keep) = bare_queue(&UNRESOLVED_QUEUE, 8);
+    let keys = UnresolvedKeys::new(BTreeSet::from([request("old")]), notes, count.clone());
+    assert_eq!(count.get(), 1);
+    keys.add(&request("new"), Vec::new());
+    assert_eq!(count.get(), 2);
+    keys.release(&request("old"));
+    keys.release(&request("never"));
+    assert_eq!(count.get(), 1);
+    keys.forget(&request("new"));
+    assert_eq!(count.get(), 0);
 }
 
 fn request(key: &str) -> RequestKey {

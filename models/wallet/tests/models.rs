@@ -84,6 +84,7 @@ impl Wallet {
         let (lines, lines_rx) = bare_queue(&AUDIT_QUEUE, 64);
         // No thread writes unresolved keys to a file: callers are answered at once.
         let (notes, _) = bare_queue::<Change>(&UNRESOLVED_QUEUE, 1);
+        let count = Registry::new("m").gauge("unresolved_keys", "Keys.");
         let upstream = Upstream::new(fates);
         upstream.client.put(&[Entry::Issue {
             tenant: "t".parse().unwrap(),
@@ -98,7 +99,7 @@ impl Wallet {
         }]);
         Arc::new(Self {
             in_flight: Arc::new(InFlightTable::default()),
-            unresolved: Arc::new(UnresolvedKeys::new(Default::default(), notes)),
+            unresolved: Arc::new(UnresolvedKeys::new(Default::default(), notes, count)),
             balances: Arc::new(Balances::new(8, MAX_AGE)),
             upstream,
             audit: Audit::new(lines, SystemClock::shared()),
