@@ -47,6 +47,7 @@ try {
   await keyboard();
   await explore();
   await narrow();
+  await longLists();
   await kmsGoesAndComes();
   await consoleGoesAndComes();
   await signOut();
@@ -134,7 +135,7 @@ async function present(name) {
 
 async function seriousProblems(where) {
   await page.evaluate(axe);
-  const found = await page.evaluate(() => window.axe.run(document, { resultTypes: ["violations"] }));
+  const found = await page.evaluate(() => window.axe.run(document, { resultTypes: ["violations"], rules: { "target-size": { enabled: true } } }));
   const serious = found.violations.filter((v) => v.impact === "serious" || v.impact === "critical");
   assert.deepEqual(serious.map((v) => `${v.id}: ${v.nodes.slice(0, 3).map((n) => `${n.target} ${n.any.map((a) => a.message).join("; ")}`).join(" | ")}`), [], `axe in ${where}`);
 }
@@ -244,6 +245,24 @@ async function narrow() {
   await page.reload();
   await present("fleet");
   ok("every view fits a phone");
+}
+
+/** A list that ends before the fleet's does says so, with how much of it is shown and where the rest is. */
+async function longLists() {
+  await page.route("**/api/keys", async (route) => {
+    const answer = await (await route.fetch()).json();
+    const one = { node: "ron-kms", id: "01a2", key: "ron/app/ed25519/01a2", op: "destroy", requester: "ann", needed: 2, approvedBy: [], created: answer.asOf, expires: answer.asOf };
+    answer.approvals.push(one);
+    answer.sources = answer.sources.map((source) => ({ ...source, truncated: true, approvalsTruncated: true }));
+    await route.fulfill({ json: answer });
+  });
+  await page.evaluate(() => { location.hash = "#/logs"; });
+  await page.waitForSelector("tr[data-approval='01a2']");
+  const said = await page.locator(".more").allInnerTexts();
+  assert.match(said[0], /^1 requests are shown, and more wait.*ron kms approvals list KEY/);
+  assert.match(said[1], /^\d+ keys are shown, and there are more.*ron kms list/);
+  await page.unroute("**/api/keys");
+  ok("a list that is cut says how much is shown and where the rest is");
 }
 
 async function kmsGoesAndComes() {

@@ -56,6 +56,7 @@ struct NodeKeys {
     approvals: Vec<KeyApproval>,
     issuer: Option<IssuerView>,
     truncated: bool,
+    approvals_truncated: bool,
 }
 
 impl KeyWatch {
@@ -101,10 +102,12 @@ impl KeyWatch {
             read_at: Some(Timestamp(self.clock.unix_ms())),
             problem: None,
             truncated: false,
+            approvals_truncated: false,
         };
         match found {
             Ok(found) => {
                 source.truncated = found.truncated;
+                source.approvals_truncated = found.approvals_truncated;
                 all.keys.extend(found.keys);
                 all.approvals.extend(found.approvals);
                 all.issuers.extend(found.issuer);
@@ -113,6 +116,7 @@ impl KeyWatch {
                 let last = before.sources.iter().find(|last| last.node == *id);
                 source.read_at = last.and_then(|last| last.read_at);
                 source.truncated = last.is_some_and(|last| last.truncated);
+                source.approvals_truncated = last.is_some_and(|last| last.approvals_truncated);
                 source.problem = Some(problem);
                 let keys = before.keys.iter().filter(|key| key.node == *id);
                 all.keys.extend(keys.cloned());
@@ -141,19 +145,19 @@ impl KeyWatch {
         };
         let id = &node.spec.id;
         let mut found = NodeKeys::default();
-        let more_keys = pages(&get, "/v1/kms/keys?limit=200", |list: KeyList| {
+        found.truncated = pages(&get, "/v1/kms/keys?limit=200", |list: KeyList| {
             found.keys.extend(list.keys.iter().map(|key| view(id, key)));
             let damaged = list.quarantined.iter();
             found.keys.extend(damaged.map(|key| quarantined(id, key)));
             list.next
         })?;
         // Each has the body of the request, which may be long.
-        let more_requests = pages(&get, "/v1/kms/approvals?limit=50", |list: ApprovalList| {
-            let waiting = list.requests.into_iter();
-            found.approvals.extend(waiting.map(|doc| approval(id, doc)));
-            list.next
-        })?;
-        found.truncated = more_keys || more_requests;
+        found.approvals_truncated =
+            pages(&get, "/v1/kms/approvals?limit=50", |list: ApprovalList| {
+                let waiting = list.requests.into_iter();
+                found.approvals.extend(waiting.map(|doc| approval(id, doc)));
+                list.next
+            })?;
         Ok(found)
     }
 

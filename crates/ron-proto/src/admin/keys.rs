@@ -30,6 +30,8 @@ pub struct KeySource {
     pub problem: Option<String>,
     /// True when the node has more keys than the console reads.
     pub truncated: bool,
+    /// True when more requests wait for approvals at the node than the console reads.
+    pub approvals_truncated: bool,
 }
 
 /// A key of a key service.

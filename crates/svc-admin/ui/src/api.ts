@@ -63,7 +63,7 @@ export interface IssuerView {
   keys: { kid: string; alg: string; signsFrom: string; verifiesUntil: string | null; revoked: boolean }[];
 }
 export interface KeyOverview {
-  asOf: string; sources: { node: string; readAt: string | null; problem: string | null; truncated: boolean }[];
+  asOf: string; sources: { node: string; readAt: string | null; problem: string | null; truncated: boolean; approvalsTruncated: boolean }[];
   approvals: KeyApproval[]; keys: KeyView[]; issuers: IssuerView[];
 }
 export interface LogHead {

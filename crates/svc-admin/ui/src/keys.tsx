@@ -28,6 +28,7 @@ export function Keys({ everyMs, utc }: { everyMs: number; utc: boolean }) {
               </tr>
             ))}</tbody>
           </table></div>
+          {sources.some((s) => s.approvalsTruncated) && <p class="more">{t("approvalsTruncated", { n: whole(approvals.length) })} <code>ron kms approvals list KEY</code>, <code>GET /v1/kms/approvals</code></p>}
         </Card>
       )}
       {issuers.map((i) => <Issuer key={i.node} issuer={i} utc={utc} old={old(i.node)} />)}
@@ -38,7 +39,7 @@ export function Keys({ everyMs, utc }: { everyMs: number; utc: boolean }) {
             <tbody>{keys.map((k) => <Key key={`${k.node} ${k.key}`} k={k} utc={utc} />)}</tbody>
           </table></div>
         )}
-        {sources.some((s) => s.truncated) && <p class="more">{t("keysTruncated")}</p>}
+        {sources.some((s) => s.truncated) && <p class="more">{t("keysTruncated", { n: whole(keys.length) })} <code>ron kms list</code></p>}
       </Card>
     </>
   );
