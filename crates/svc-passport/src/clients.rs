@@ -139,7 +139,9 @@ impl ClientReject {
                 "client authentication is missing: use HTTP Basic, client_id and client_secret in the form, \
                  a signed client_assertion, or client_id and a client certificate"
             }
-            Self::Basic => "the Authorization header is not HTTP Basic",
+            Self::Basic => {
+                "the Authorization header is not HTTP Basic with client id and secret, each encoded as in a form (a % is %25)"
+            }
             Self::SecretForm => {
                 "the client secret does not have the issuer's format: ron_cs_<client_id>_<43 characters>"
             }

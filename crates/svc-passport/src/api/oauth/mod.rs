@@ -370,8 +370,17 @@ mod tests {
         let header = |text: &str| format!("Basic {}", b64::std(text.as_bytes()));
         let pair = basic_pair(&header("a%3Ab:p%2B+q")).unwrap();
         assert_eq!(pair, ("a:b".to_owned(), "p+ q".to_owned()));
-        for bad in ["Basic", "Basic !!", "Digest abc", &header("no colon")] {
+        let percent = header("a:100% sure");
+        for bad in [
+            "Basic",
+            "Basic !!",
+            "Digest abc",
+            &header("no colon"),
+            &percent,
+        ] {
             assert_eq!(basic_pair(bad), None, "{bad}");
         }
+        let why = ClientReject::Basic.problem().detail;
+        assert!(why.contains("a % is %25"), "{why}");
     }
 }
