@@ -29,6 +29,7 @@ pub mod log_move;
 pub mod log_node;
 pub mod logging;
 mod main_with;
+mod notify;
 pub mod pinned;
 mod ready;
 mod recent;

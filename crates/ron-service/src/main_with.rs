@@ -14,6 +14,7 @@ use crate::chassis::{Inherited, Parts, Running};
 use crate::config::{self, Config, ConfigProblem, Origin, Table};
 use crate::error::StartError;
 use crate::logging::{self, LevelHandle};
+use crate::notify::Manager;
 
 /// Runs a service as a process: `main_with::<ron_kms::RonKms>()`.
 pub fn main_with<S: Service>() -> ExitCode {
@@ -73,9 +74,11 @@ pub fn run_process<S: Service>(
     Ok(run_until_stopped(running, &signals, &level))
 }
 
-/// Waits for signals, a stop request or a fatal error, then drains.
+/// Waits for signals, a stop request or a fatal error, then drains. The service manager hears of each step.
 fn run_until_stopped(mut running: Running, signals: &SignalEvents, level: &LevelHandle) -> u8 {
+    let mut manager = Manager::from_env();
     loop {
+        manager.tell(|| running.ready());
         if running.fatal().is_some() || running.stop_requested() {
             break;
         }
@@ -87,6 +90,7 @@ fn run_until_stopped(mut running: Running, signals: &SignalEvents, level: &Level
         }
         level.set(running.config().chassis().log_level);
     }
+    manager.stopping();
     let within = running.config().chassis().drain_deadline;
     let report = running.drain(within);
     running.exit_code(&report)
