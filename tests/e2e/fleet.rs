@@ -147,6 +147,11 @@ fn a_reload_keeps_the_addresses_of_a_fleet_on_free_ports() {
     }
     let outside = json(&fleet.get(&outside, None), 200);
     assert_eq!(outside["healthUrl"], "http://127.0.0.1:9");
+    // Nothing listens there, which is counted as the failed connection that it is.
+    ron_tests::until("a refused connection is counted", || {
+        let line = "svc_admin_io_errors_total{kind=\"connect\"} ";
+        fleet.metric("svc-admin", line) >= 1.0
+    });
     for service in SERVICES {
         let url = format!("{console}/api/nodes/{service}/status");
         let node = json(&fleet.get(&url, None), 200);

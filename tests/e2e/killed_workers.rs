@@ -30,7 +30,7 @@ fn plane(running: &Running, name: &str) -> PlaneState {
 }
 
 /// Sets the flag however the scope is left, so that the threads in it end.
-struct StopOnDrop<'a>(&'a AtomicBool);
+pub struct StopOnDrop<'a>(pub &'a AtomicBool);
 
 impl Drop for StopOnDrop<'_> {
     fn drop(&mut self) {
