@@ -25,12 +25,13 @@ use crate::events::{self, EventPoll, Watched};
 use crate::feed::Feed;
 use crate::inflight::InFlightTable;
 use crate::metrics::Metrics;
+use crate::own::{OwnEntries, OwnWrites, own_writes};
 use crate::receipts::{self, WaitingReceipt};
 use crate::settings::{Settings, TABLE};
 use crate::topology::{
-    AUDIT, AUDIT_QUEUE, COMMITTER, EVENTS, EVENTS_NOTIFY, EVENTS_QUEUE, FEED, PROBE, RECEIPTS,
-    RECEIPTS_QUEUE, RESUME_QUEUE, TOPOLOGY, UNRESOLVED_QUEUE, UNRESOLVED_RECORDER, WATCH, WEBHOOKS,
-    WORK_QUEUE,
+    AUDIT, AUDIT_QUEUE, COMMITTER, EVENTS, EVENTS_NOTIFY, EVENTS_QUEUE, FEED, OWN_QUEUE, PROBE,
+    RECEIPTS, RECEIPTS_QUEUE, RESUME_QUEUE, TOPOLOGY, UNRESOLVED_QUEUE, UNRESOLVED_RECORDER, WATCH,
+    WEBHOOKS, WORK_QUEUE,
 };
 use crate::unresolved::{self, Change, Recorder, UnresolvedKeys};
 use crate::upstream::{SharedUpstream, Upstream};
@@ -109,9 +110,11 @@ impl Service for SvcWallet {
         let endpoints = endpoints.collect::<Result<Vec<_>, _>>();
         let endpoints = endpoints.map_err(StartError::config_text)?;
         let shared = share(&chassis, settings, data_dir.clone())?;
-        let queues = spawn_committers(&chassis, &shared);
+        let (own_writes, own_entries) =
+            own_writes(queue(&OWN_QUEUE, OWN_QUEUE.capacity, &chassis.km));
+        let queues = spawn_committers(&chassis, &shared, own_writes);
         spawn_probe(&chassis, &shared);
-        spawn_feed(&chassis, &shared);
+        spawn_feed(&chassis, &shared, own_entries);
         spawn_watch(&chassis, &shared);
         let event_polls = spawn_events(&chassis, &shared);
         let webhooks = spawn_webhooks(&chassis, &shared, endpoints, data_dir)?;
@@ -293,7 +296,7 @@ fn share_records(
     Ok(keys)
 }
 
-fn spawn_committers(chassis: &Chassis, shared: &Shared) -> CommitQueues {
+fn spawn_committers(chassis: &Chassis, shared: &Shared, own: OwnWrites) -> CommitQueues {
     let settings = &shared.settings;
     let capacity = settings.work.div_ceil(shared.committers);
     let queues = (0..shared.committers).map(|_| queue(&WORK_QUEUE, capacity, &chassis.km));
@@ -304,6 +307,7 @@ fn spawn_committers(chassis: &Chassis, shared: &Shared) -> CommitQueues {
         in_flight: shared.in_flight.clone(),
         unresolved: shared.unresolved.clone(),
         balances: shared.balances.clone(),
+        own,
         audit: shared.audit.clone(),
         clock: chassis.clock.clone(),
         metrics: shared.metrics.clone(),
@@ -383,12 +387,13 @@ fn spawn_probe(chassis: &Chassis, shared: &Shared) {
         .spawn(&PROBE, move |ctx| probe(ctx, &upstream, slot, &ready));
 }
 
-fn spawn_feed(chassis: &Chassis, shared: &Shared) {
+fn spawn_feed(chassis: &Chassis, shared: &Shared, own: OwnEntries) {
     let feed = Feed {
         ledger: shared.feed_ledger.clone(),
         balances: shared.balances.clone(),
         unresolved: shared.unresolved.clone(),
         watched: shared.watched.clone(),
+        own,
         answers: shared.answers.clone(),
         keep: shared.settings.answers_keep,
         lag: shared.lag.clone(),

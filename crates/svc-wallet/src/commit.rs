@@ -24,6 +24,7 @@ use crate::balances::Balances;
 use crate::errors::{in_flight, retry_later};
 use crate::inflight::{FinishedRequest, InFlightTable, Waiter};
 use crate::metrics::Metrics;
+use crate::own::OwnWrites;
 use crate::render::{self, AnswerOptions, Shape};
 use crate::unresolved::UnresolvedKeys;
 use crate::upstream::{Committed, SharedUpstream};
@@ -87,6 +88,8 @@ pub struct Committer {
     pub unresolved: Arc<UnresolvedKeys>,
     /// Balances to mark as changed.
     pub balances: Arc<Balances>,
+    /// Where the feed gets the answers.
+    pub own: OwnWrites,
     pub audit: Audit,
     pub calls: JointCalls,
     pub clock: SharedClock,
@@ -147,8 +150,13 @@ impl Committer {
             linked: first.shape == Shape::Batch { linked: true },
             batch: first.shape == Shape::Batch { linked: false },
         };
+        let round = self.own.round();
         match self.upstream.commit(slot, &request) {
-            Committed::Answered(answer) => self.answer_jobs(slot, jobs, &answer.results),
+            Committed::Answered(answer) => {
+                self.answer_jobs(slot, jobs, &answer.results);
+                let entries = jobs.iter().map(|job| job.entries.clone()).collect();
+                self.own.answered(round, entries, answer.results);
+            }
             Committed::NotDone(why) => {
                 log_failed_call(&why.detail);
                 self.not_done(jobs, &why);

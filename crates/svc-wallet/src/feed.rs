@@ -1,5 +1,8 @@
 //! Follows the ledger's events: marks changed balances, copies answers, releases unresolved keys. A
 //! gap in the sequence means that events were missed, and then every balance is marked as changed.
+//!
+//! While the wallet itself writes, the feed does not wait for each event: it takes the wallet's own entries from the
+//! committers and asks the ledger from time to time for those between and after them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +16,7 @@ use crate::answers::{Answers, AnswersError, AnswersReader};
 use crate::balances::Balances;
 use crate::events::Watched;
 use crate::metrics::Metrics;
+use crate::own::{OwnEntries, OwnEvents};
 use crate::render::touched;
 use crate::unresolved::UnresolvedKeys;
 
@@ -25,6 +29,8 @@ const RETRY_PAUSE: Duration = Duration::from_millis(200);
 /// for `FULL_PAGE_PAUSE`, to leave the CPU to the committers: the copy may lag a little.
 const PAGE: usize = 500;
 const FULL_PAGE_PAUSE: Duration = Duration::from_millis(40);
+/// The same while the wallet writes: shorter than any restart of a ledger, so that one is always noticed.
+const OWN_PAUSE: Duration = Duration::from_millis(20);
 /// How often the ledger is asked about unresolved keys, and about how many. Most are released by their
 /// event; the event of some came before the key was recorded.
 const RECHECK: Duration = Duration::from_secs(1);
@@ -39,6 +45,8 @@ pub struct Feed {
     pub unresolved: Arc<UnresolvedKeys>,
     /// Accounts that long polls wait for.
     pub watched: Arc<Watched>,
+    /// What the wallet's own commits were answered.
+    pub own: OwnEntries,
     /// Readers of the copy of answers; they also know its directory.
     pub answers: AnswersReader,
     /// Maximum entries of the copy.
@@ -57,6 +65,8 @@ enum FeedError {
     Answers(#[from] AnswersError),
     #[error("the ledger is at entry {head}, which is before entry {applied}: it is another ledger")]
     WentBack { head: u64, applied: u64 },
+    #[error("the ledger has another entry {0} than the copy: it was restored to an earlier state")]
+    Diverged(u64),
     #[error("a standby of the ledger is at entry {head}, and the wallet at entry {applied}")]
     Behind { head: u64, applied: u64 },
 }
@@ -86,7 +96,7 @@ impl Feed {
                     self.lag.begun();
                 }
                 FeedError::Answers(_) => copy = None,
-                FeedError::WentBack { .. } => {
+                FeedError::WentBack { .. } | FeedError::Diverged(_) => {
                     tracing::warn!(event = "feed_restarted", reason = %why);
                     self.metrics.feed_gaps.inc();
                     self.balances.clear();
@@ -101,6 +111,7 @@ impl Feed {
         if copy.is_none() {
             *copy = Answers::open(&self.answers, self.keep)?;
         }
+        let mut own = self.own.restart();
         let head = self.ledger.active_head(Deadline::within(CALL))?.head;
         if let Some(copy) = copy {
             let applied = copy.applied();
@@ -130,20 +141,15 @@ impl Feed {
         self.metrics.feed_seq.set(gauged(applied));
         let mut rechecked = (None, Deadline::within(RECHECK));
         while !ctx.shutdown.is_set() {
-            let some = self.unresolved.len() > 0;
-            let wait = if some { RECHECK } else { WAIT };
-            let page = self.ledger.events(applied, wait, Deadline::within(CALL))?;
-            if page.head < applied {
-                let head = page.head;
-                return Err(FeedError::WentBack { head, applied });
-            }
+            let writes = self.take_own(&mut own, &mut applied, copy.as_mut())?;
+            let page = self.next_page(applied, writes, copy.as_ref())?;
             if gap(&page, applied) {
                 self.metrics.feed_gaps.inc();
                 tracing::warn!(event = "feed_gap", after = applied);
                 self.balances.all_changed();
                 self.watched.all_changed();
             }
-            self.take(&page, copy.as_mut())?;
+            self.take(&page.events, copy.as_mut())?;
             applied = page.next;
             let lag = page.head.saturating_sub(applied);
             let newest = page.events.last().map(|event| event.ts);
@@ -155,9 +161,58 @@ impl Feed {
             if page.events.len() >= PAGE {
                 let pause = follower_pause(FULL_PAGE_PAUSE, lag);
                 ctx.shutdown.wait(Deadline::within(pause));
+            } else if writes {
+                ctx.shutdown.wait(Deadline::within(OWN_PAUSE));
             }
         }
         Ok(())
+    }
+
+    /// Applies the wallet's own entries that follow the last one; true when the wallet has written since the last look.
+    fn take_own(
+        &self,
+        own: &mut OwnEvents<'_>,
+        applied: &mut u64,
+        copy: Option<&mut Answers>,
+    ) -> Result<bool, FeedError> {
+        let gathered = own.gather(*applied);
+        if let (Some(passed), Some(copy)) = (&gathered.passed, &copy)
+            && !copy.agrees(passed)
+        {
+            return Err(FeedError::Diverged(passed.seq));
+        }
+        self.take(&gathered.following, copy)?;
+        *applied += gathered.following.len() as u64;
+        Ok(gathered.any)
+    }
+
+    /// The ledger's entries after `applied`: waits for the first, unless the wallet `writes`. Then entry `applied` is read
+    /// again instead, because a ledger that was restored and written to since shows itself only by another one.
+    fn next_page(
+        &self,
+        applied: u64,
+        writes: bool,
+        copy: Option<&Answers>,
+    ) -> Result<EventPage, FeedError> {
+        let wait = match self.unresolved.len() {
+            _ if writes => Duration::ZERO,
+            0 => WAIT,
+            _ => RECHECK,
+        };
+        let again = writes && applied > 0;
+        let after = applied - u64::from(again);
+        let mut page = self.ledger.events(after, wait, Deadline::within(CALL))?;
+        if page.head < applied {
+            let head = page.head;
+            return Err(FeedError::WentBack { head, applied });
+        }
+        if again && page.events.first().is_some_and(|e| e.seq == applied) {
+            let theirs = page.events.remove(0);
+            if copy.is_some_and(|copy| !copy.agrees(&theirs)) {
+                return Err(FeedError::Diverged(applied));
+            }
+        }
+        Ok(page)
     }
 
     /// Whether the ledger has a different entry at the last sequence of the copy.
@@ -191,17 +246,20 @@ impl Feed {
         Ok(())
     }
 
-    fn take(&self, page: &EventPage, copy: Option<&mut Answers>) -> Result<(), FeedError> {
-        self.watched.note(&page.events);
+    fn take(&self, events: &[Event], copy: Option<&mut Answers>) -> Result<(), FeedError> {
+        if events.is_empty() {
+            return Ok(());
+        }
+        self.watched.note(events);
         let any = self.unresolved.len() > 0;
-        for event in &page.events {
+        for event in events {
             self.balances.changed(touched(event), event.seq);
             if any && let Some(key) = event.entry.request_key() {
                 self.unresolved.release(&key);
             }
         }
         if let Some(copy) = copy {
-            copy.take(&page.events)?;
+            copy.take(events)?;
         }
         Ok(())
     }

@@ -5,7 +5,7 @@
 //!                                  ^   └── answers, 504, 409 ── wal-watch        └── answers of all waiters
 //!                                  └── repeated requests wait here
 //!  GET  ── caveats, policy ──> fresh balances, else ron-ledger
-//!  wal-feed <── events ── ron-ledger: balances marked, answers copied, keys resolved, polls woken
+//!  wal-feed <── own entries ── wal-commit-*, and the other events ── ron-ledger: balances marked, answers copied, keys resolved, polls woken
 //!  wal-hook-* <── events ── ron-ledger: messages to webhook endpoints, one thread each
 //! ```
 //!
@@ -25,6 +25,7 @@ mod events;
 mod feed;
 mod inflight;
 mod metrics;
+mod own;
 mod policy;
 mod receipts;
 mod render;

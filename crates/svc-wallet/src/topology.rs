@@ -123,6 +123,15 @@ pub static UNRESOLVED_QUEUE: QueueSpec = QueueSpec {
     to: "wal-unresolved",
     when_full: "504 without the durable record, the key is recorded in memory; 503 for a question",
 };
+/// The wallet's own entries, which its feed then need not read from the ledger.
+pub static OWN_QUEUE: QueueSpec = QueueSpec {
+    name: "own_entries",
+    capacity: 64,
+    overflow: Overflow::RejectNew,
+    from: "wal-commit-*",
+    to: "wal-feed",
+    when_full: "nothing; the feed reads them from the ledger",
+};
 pub static AUDIT_QUEUE: QueueSpec = QueueSpec {
     name: "audit",
     capacity: 4096,
@@ -174,6 +183,6 @@ pub static TOPOLOGY: Topology = ron_service::topology! {
     service: "svc-wallet",
     prefix: "wal",
     threads: [COMMITTER, PROBE, FEED, WATCH, UNRESOLVED_RECORDER, AUDIT, RECEIPTS, EVENTS, WEBHOOKS],
-    queues: [WORK_QUEUE, UNRESOLVED_QUEUE, AUDIT_QUEUE, RECEIPTS_QUEUE, EVENTS_QUEUE, EVENTS_NOTIFY, RESUME_QUEUE],
+    queues: [WORK_QUEUE, UNRESOLVED_QUEUE, AUDIT_QUEUE, OWN_QUEUE, RECEIPTS_QUEUE, EVENTS_QUEUE, EVENTS_NOTIFY, RESUME_QUEUE],
     locks: [IN_FLIGHT, UNRESOLVED, BALANCES, HOLDS, WATCHED, PROGRESS, KEPT_PROGRESS],
 };

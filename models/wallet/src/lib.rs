@@ -24,6 +24,8 @@ pub mod errors;
 pub mod inflight;
 #[path = "../../../crates/svc-wallet/src/metrics.rs"]
 pub mod metrics;
+#[path = "../../../crates/svc-wallet/src/own.rs"]
+pub mod own;
 #[path = "../../../crates/svc-wallet/src/render.rs"]
 pub mod render;
 #[path = "../../../crates/svc-wallet/src/topology.rs"]

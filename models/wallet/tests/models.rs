@@ -26,8 +26,9 @@ use svc_wallet_models::balances::{Balances, MaxAge};
 use svc_wallet_models::commit::{CommitJob, CommitQueues, Committer};
 use svc_wallet_models::inflight::{Admission, InFlightTable, Waiter};
 use svc_wallet_models::metrics::Metrics;
+use svc_wallet_models::own::{OwnEntries, OwnWrites, own_writes};
 use svc_wallet_models::render::{self, Shape};
-use svc_wallet_models::topology::{AUDIT_QUEUE, UNRESOLVED_QUEUE, WORK_QUEUE};
+use svc_wallet_models::topology::{AUDIT_QUEUE, OWN_QUEUE, UNRESOLVED_QUEUE, WORK_QUEUE};
 use svc_wallet_models::unresolved::{Change, UnresolvedKeys};
 use svc_wallet_models::upstream::{Fate, SharedUpstream, Upstream};
 use svc_wallet_models::watch::Watch;
@@ -69,11 +70,13 @@ struct Wallet {
     unresolved: Arc<UnresolvedKeys>,
     balances: Arc<Balances>,
     upstream: SharedUpstream,
+    own: OwnWrites,
     audit: Audit,
     queues: CommitQueues,
     receivers: Vec<Receiver<CommitJob>>,
     stop: (ShutdownTrigger, Shutdown),
     _lines: Receiver<Line>,
+    _own: OwnEntries,
 }
 
 impl Wallet {
@@ -82,6 +85,7 @@ impl Wallet {
         let queues = (0..committers).map(|_| bare_queue(&WORK_QUEUE, 8));
         let (senders, receivers): (Vec<Sender<CommitJob>>, Vec<_>) = queues.unzip();
         let (lines, lines_rx) = bare_queue(&AUDIT_QUEUE, 64);
+        let (own, own_entries) = own_writes(bare_queue(&OWN_QUEUE, 8));
         // No thread writes unresolved keys to a file: callers are answered at once.
         let (notes, _) = bare_queue::<Change>(&UNRESOLVED_QUEUE, 1);
         let count = Registry::new("m").gauge("unresolved_keys", "Keys.");
@@ -102,11 +106,13 @@ impl Wallet {
             unresolved: Arc::new(UnresolvedKeys::new(Default::default(), notes, count)),
             balances: Arc::new(Balances::new(8, MAX_AGE)),
             upstream,
+            own,
             audit: Audit::new(lines, SystemClock::shared()),
             queues: CommitQueues::new(senders),
             receivers,
             stop: Shutdown::pair(),
             _lines: lines_rx,
+            _own: own_entries,
         })
     }
 
@@ -126,6 +132,7 @@ impl Wallet {
             in_flight: self.in_flight.clone(),
             unresolved: self.unresolved.clone(),
             balances: self.balances.clone(),
+            own: self.own.clone(),
             audit: self.audit.clone(),
             calls: JointCalls::default(),
             clock: SystemClock::shared(),

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de};
 
 use super::{Entry, EntryKind, LeafHash, Memo, Metadata, Reference, TxId};
 use crate::values::{Account, Amount, Asset, EpochId, Timestamp};
@@ -16,7 +16,7 @@ pub struct CommitAnswer {
 }
 
 /// Outcome of one entry.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(tag = "outcome", rename_all = "snake_case", deny_unknown_fields)]
 #[allow(
     clippy::large_enum_variant,
@@ -56,6 +56,75 @@ pub enum EntryAnswer {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         replayed: bool,
     },
+}
+
+/// The members of every outcome. Derived code for an enum with a tag reads an answer into a tree first, whatever the order of
+/// its members, and a wallet reads one for each entry.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AnswerMembers {
+    outcome: Outcome,
+    seq: Option<u64>,
+    txid: Option<TxId>,
+    receipt: Option<Receipt>,
+    private: Option<PrivateFacts>,
+    code: Option<RefusalCode>,
+    expected: Option<u64>,
+    paid_by: Option<EpochId>,
+    #[serde(default)]
+    replayed: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Outcome {
+    Done,
+    Refused,
+}
+
+impl<'de> Deserialize<'de> for EntryAnswer {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let missing = de::Error::missing_field;
+        match AnswerMembers::deserialize(deserializer)? {
+            AnswerMembers {
+                outcome: Outcome::Done,
+                seq,
+                txid,
+                receipt,
+                private,
+                code: None,
+                expected: None,
+                paid_by: None,
+                replayed,
+            } => Ok(Self::Done {
+                seq: seq.ok_or_else(|| missing("seq"))?,
+                txid: txid.ok_or_else(|| missing("txid"))?,
+                receipt: receipt.ok_or_else(|| missing("receipt"))?,
+                private: private.ok_or_else(|| missing("private"))?,
+                replayed,
+            }),
+            AnswerMembers {
+                outcome: Outcome::Refused,
+                seq,
+                txid: None,
+                receipt: None,
+                private: None,
+                code,
+                expected,
+                paid_by,
+                replayed,
+            } => Ok(Self::Refused {
+                code: code.ok_or_else(|| missing("code"))?,
+                seq,
+                expected,
+                paid_by,
+                replayed,
+            }),
+            _ => Err(de::Error::custom(
+                "an entry that was done has no member of a refusal, and a refused one no receipt",
+            )),
+        }
+    }
 }
 
 impl EntryAnswer {
@@ -385,6 +454,46 @@ mod tests {
         for (i, a) in RefusalCode::ALL.iter().enumerate() {
             assert_eq!(serde_json::to_value(a).unwrap(), a.as_str());
             assert!(!RefusalCode::ALL[i + 1..].contains(a));
+        }
+    }
+
+    #[test]
+    fn an_answer_is_read_as_written_and_has_no_members_of_another_outcome() {
+        let done = serde_json::json!({
+            "outcome": "done", "seq": 7, "txid": format!("tx_{}", "0".repeat(32)),
+            "receipt": {"txid": format!("tx_{}", "0".repeat(32)), "op": "issue", "to": "a", "asset": "ron",
+                "amount_minor": "5", "ts": "2025-03-01T12:00:00.000Z", "seq": 7,
+                "receipt_hash": format!("sha256:{}", "ab".repeat(32))},
+            "private": {"idem": "k"},
+        });
+        let refused = serde_json::json!({"outcome": "refused", "code": "nonce_conflict", "seq": 8, "expected": 3});
+        for whole in [&done, &refused] {
+            let read: EntryAnswer = serde_json::from_value(whole.clone()).unwrap();
+            assert_eq!(&serde_json::to_value(&read).unwrap(), whole);
+            let again = read.as_replayed();
+            let text = serde_json::to_string(&again).unwrap();
+            assert_eq!(serde_json::from_str::<EntryAnswer>(&text).unwrap(), again);
+        }
+        let refuses = |from: &serde_json::Value, name: &str, value: serde_json::Value| {
+            let mut changed = from.clone();
+            changed[name] = value;
+            serde_json::from_value::<EntryAnswer>(changed).unwrap_err();
+        };
+        refuses(&done, "code", "nonce_conflict".into());
+        refuses(&done, "other", 1.into());
+        refuses(&refused, "txid", done["txid"].clone());
+        refuses(&refused, "outcome", "done".into());
+        for (whole, needed) in [
+            (&done, "seq"),
+            (&done, "txid"),
+            (&done, "receipt"),
+            (&done, "private"),
+            (&refused, "code"),
+        ] {
+            let mut less = whole.clone();
+            less.as_object_mut().unwrap().remove(needed);
+            let why = serde_json::from_value::<EntryAnswer>(less).unwrap_err();
+            assert!(why.to_string().contains(needed), "{why}");
         }
     }
 }

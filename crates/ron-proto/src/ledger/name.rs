@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use smol_str::SmolStr;
 
 use super::{MAX_MEMO_BYTES, MAX_METADATA_BYTES, MAX_METADATA_MEMBERS, MAX_REFERENCE_BYTES};
-use crate::values::{ValueError, is_control, string_value};
+use crate::values::{ValueError, is_control, read_hex, string_value, write_hex};
 
 /// A string type with a validity rule: `FromStr`, `TryFrom`, `Display`, serde as a string, and a
 /// schema.
@@ -213,7 +213,7 @@ string_value!(LeafHash, "leaf hash", { "type": "string", "minLength": 71, "maxLe
 
 impl fmt::Display for LeafHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "sha256:{}", hex::encode(self.0))
+        write_hex(f, "sha256:", &self.0)
     }
 }
 
@@ -226,12 +226,8 @@ impl FromStr for LeafHash {
                 "it must be sha256: and 64 lower-case hex digits",
             )
         };
-        let mut hash = [0; 32];
         let digits = s.strip_prefix("sha256:").ok_or_else(bad)?;
-        hex::decode_to_slice(digits, &mut hash).map_err(|_| bad())?;
-        (Self(hash).to_string() == s)
-            .then_some(Self(hash))
-            .ok_or_else(bad)
+        read_hex(digits).map(Self).ok_or_else(bad)
     }
 }
 
@@ -341,21 +337,15 @@ impl BudgetId {
 
 impl fmt::Display for BudgetId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", u128::from_be_bytes(self.0))
+        write_hex(f, "", &self.0)
     }
 }
 
 impl FromStr for BudgetId {
     type Err = ValueError;
     fn from_str(s: &str) -> Result<Self, ValueError> {
-        let hex = s.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
-        match u128::from_str_radix(s, 16) {
-            Ok(n) if hex && s.len() == 32 => Ok(Self(n.to_be_bytes())),
-            _ => Err(ValueError::new(
-                "budget id",
-                "it must be 32 lower-case hex digits",
-            )),
-        }
+        let bad = || ValueError::new("budget id", "it must be 32 lower-case hex digits");
+        read_hex(s).map(Self).ok_or_else(bad)
     }
 }
 
@@ -367,7 +357,7 @@ fn first_eight(hash: &[u8; 32]) -> [u8; 8] {
 
 impl fmt::Display for TxId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "tx_{:032x}", self.0)
+        write_hex(f, "tx_", &self.0.to_be_bytes())
     }
 }
 
@@ -375,11 +365,9 @@ impl FromStr for TxId {
     type Err = ValueError;
     fn from_str(s: &str) -> Result<Self, ValueError> {
         let bad = || ValueError::new("txid", "it must be tx_ and 32 lower-case hex digits");
-        let hex = s.strip_prefix("tx_").ok_or_else(bad)?;
-        if hex.len() != 32 || !hex.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) {
-            return Err(bad());
-        }
-        u128::from_str_radix(hex, 16).map(Self).map_err(|_| bad())
+        let digits = s.strip_prefix("tx_").ok_or_else(bad)?;
+        let bytes = read_hex(digits).ok_or_else(bad)?;
+        Ok(Self(u128::from_be_bytes(bytes)))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
-use super::{ValueError, string_value};
+use super::{ValueError, read_hex, string_value, write_hex};
 
 const WHAT: &str = "content id";
 
@@ -33,24 +33,15 @@ impl FromStr for ContentId {
         let digits = text
             .strip_prefix("b3:")
             .ok_or_else(|| ValueError::new(WHAT, "it must start with b3:"))?;
-        lower_hex(digits)
+        read_hex(digits)
             .map(Self)
             .ok_or_else(|| ValueError::new(WHAT, "after b3: come 64 lower-case hex digits"))
     }
 }
 
-/// Exactly 32 bytes in lower-case hex; accepting upper case would give one value two spellings.
-fn lower_hex(digits: &str) -> Option<[u8; 32]> {
-    let lower = digits
-        .bytes()
-        .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-    let mut bytes = [0; 32];
-    (lower && hex::decode_to_slice(digits, &mut bytes).is_ok()).then_some(bytes)
-}
-
 impl fmt::Display for ContentId {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "b3:{}", self.hex())
+        write_hex(out, "b3:", &self.0)
     }
 }
 

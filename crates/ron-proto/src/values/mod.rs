@@ -3,6 +3,8 @@
 //! Each type is a newtype with a strict `FromStr`, is a string in JSON and has its own JSON schema.
 //! A parse error names the violated rule and never repeats the input.
 
+use std::fmt;
+
 mod amount;
 mod content;
 mod key_op;
@@ -41,6 +43,25 @@ impl ValueError {
             why: why.into(),
         }
     }
+}
+
+/// Writes the bytes, 32 at most, as lower-case hex digits after a prefix of at most 7 characters: in one piece, because
+/// every receipt has several.
+pub(crate) fn write_hex(out: &mut fmt::Formatter<'_>, prefix: &str, bytes: &[u8]) -> fmt::Result {
+    let mut text = [0; 7 + 64];
+    let text = &mut text[..prefix.len() + 2 * bytes.len()];
+    let (start, digits) = text.split_at_mut(prefix.len());
+    start.copy_from_slice(prefix.as_bytes());
+    hex::encode_to_slice(bytes, digits).map_err(|_| fmt::Error)?;
+    out.write_str(std::str::from_utf8(text).map_err(|_| fmt::Error)?)
+}
+
+/// The bytes of lower-case hex digits; `None` for another number of them and for any other spelling.
+pub(crate) fn read_hex<const N: usize>(digits: &str) -> Option<[u8; N]> {
+    let mut bytes = [0; N];
+    hex::decode_to_slice(digits, &mut bytes).ok()?;
+    let canonical = !digits.bytes().any(|digit| digit.is_ascii_uppercase());
+    canonical.then_some(bytes)
 }
 
 /// For a type with `Display` and `FromStr<Err = ValueError>`: implements serde as a string,
