@@ -12,8 +12,10 @@ use std::time::{Duration, Instant};
 use ron_http::{Call, Reply};
 use ron_kernel::Deadline;
 use ron_tests::processes::{Rig, code};
-use ron_tests::{caught_up, json, ok, ron_on, socket_of, until};
-use serde_json::Value;
+use ron_tests::{Fleet, caught_up, json, metric, ok, ron_on, socket_of, until};
+use serde_json::{Value, json};
+
+use super::wallet::Wallet;
 
 /// An issue that is done, and its response.
 fn issued(rig: &Rig, key: &str, n: u64) -> Reply {
@@ -139,31 +141,130 @@ fn an_event_that_is_lost_on_the_way_is_noticed_and_nothing_is_made_up() {
         "5",
         "remembered from here on"
     );
-    lose.store(true, Ordering::SeqCst);
-    let second = issued(&rig, "two", 7);
+    // The wallet knows its own writes, and does not miss the event of one until it waits for events at the ledger.
+    let (mut n, mut second) = (0, None);
     until("the loss is noticed", || {
+        n += 1;
+        lose.store(true, Ordering::SeqCst);
+        second = Some(issued(&rig, &format!("two-{n}"), 7));
+        until("a page lacks an event", || !lose.load(Ordering::SeqCst));
+        std::thread::sleep(Duration::from_millis(200));
         rig.wallet_metric("svc_wallet_feed_gaps_total") > 0
     });
+    let (lost, second) = (format!("two-{n}"), second.unwrap());
+    let balance = (5 + 7 * n + 1).to_string();
     let third = issued(&rig, "three", 1);
-    assert!(!lose.load(Ordering::SeqCst), "it was lost");
-    assert_eq!(rig.balance("a")["amount_minor"], "13");
+    assert_eq!(rig.balance("a")["amount_minor"], balance);
     rig.wait_copied(&third);
     rig.kill("ron-ledger");
     rig.wait_status("svc-wallet", 503, Duration::from_secs(20));
     assert!(in_the_copy(&rig, "one", 5));
     assert!(in_the_copy(&rig, "three", 1));
     assert!(
-        !in_the_copy(&rig, "two", 7),
+        !in_the_copy(&rig, &lost, 7),
         "what was missed is not made up"
     );
-    assert_eq!(rig.balance("a")["amount_minor"], "13", "as of before");
+    assert_eq!(rig.balance("a")["amount_minor"], balance, "as of before");
     rig.run("ron-ledger");
     rig.wait_ready("svc-wallet");
-    let again = issued(&rig, "two", 7);
+    let again = issued(&rig, &lost, 7);
     assert!(
         replayed(&again) && again.body == second.body,
         "the ledger knows"
     );
+}
+
+/// The lines of the wallet's copy, in order.
+fn copy_of(fleet: &Fleet) -> Vec<Value> {
+    let dir = fleet.dir().join("svc-wallet/data/answers");
+    let files = std::fs::read_dir(dir).unwrap().map(|f| f.unwrap().path());
+    let mut files: Vec<_> = files
+        .filter(|path| path.extension().is_some_and(|e| e == "jsonl"))
+        .collect();
+    files.sort();
+    let texts = files.iter().map(|path| std::fs::read(path).unwrap());
+    let lines = texts.flat_map(|text| {
+        let lines = serde_json::Deserializer::from_slice(&text).into_iter();
+        lines.map(Result::unwrap).collect::<Vec<_>>()
+    });
+    lines.collect()
+}
+
+/// All entries of the ledger.
+fn entries_of(fleet: &Fleet) -> Vec<Value> {
+    let token = fleet.token("ron-ledger", None);
+    let mut entries = Vec::new();
+    loop {
+        let url = format!(
+            "{}/v1/ledger/events?after={}",
+            fleet.api("ron-ledger"),
+            entries.len()
+        );
+        let page = json(&fleet.get(&url, Some(&token)), 200);
+        entries.extend(page["events"].as_array().unwrap().iter().cloned());
+        if page["next"] == page["head"] {
+            return entries;
+        }
+    }
+}
+
+/// Four clients at once, whose answers come from two committers; with refusals and with entries that the ledger completes.
+#[test]
+fn the_wallets_own_entries_are_copied_as_the_ledger_has_them() {
+    let w = Wallet::start();
+    let client = |c: usize| {
+        let account = format!("c{c}");
+        let post = |what: &str, path: &str, body: Value| {
+            let key = format!("{what}-{c}");
+            json(&w.post(&key, path, &body), 200)
+        };
+        let some = |n: usize| json!({"to": account, "asset": "ron", "amount_minor": n.to_string()});
+        let from = |n: usize| {
+            json!({"from": account, "to": "shop", "asset": "ron", "amount_minor": n.to_string(),
+                "memo": "for tea", "reference": "order 7", "metadata": {"table": "4"}})
+        };
+        post("fund", "issue", some(1_000));
+        for n in 0..40 {
+            let key = format!("t-{c}-{n}");
+            assert_eq!(w.post(&key, "transfer", &from(1)).status, 200);
+        }
+        assert_eq!(
+            w.post(&format!("over-{c}"), "transfer", &from(9_999))
+                .status,
+            409
+        );
+        let reserved =
+            json!({"from": account, "asset": "ron", "amount_minor": "9", "expires_in_s": 600});
+        let hold = post("hold", "hold", reserved)["receipt"]["txid"].clone();
+        post(
+            "pay",
+            "capture",
+            json!({"hold": hold, "to": "shop", "amount_minor": "4"}),
+        );
+        post("end", "release", json!({"hold": hold}));
+        let items = [("a", 2), ("b", 3)].map(|(to, n)| {
+            json!({"op": "transfer", "from": account, "to": to, "asset": "ron", "amount_minor": n.to_string()})
+        });
+        post("both", "batch", json!({"mode": "linked", "items": items}));
+    };
+    std::thread::scope(|scope| {
+        for c in 0..4 {
+            scope.spawn(move || client(c));
+        }
+    });
+    let entries = entries_of(&w.fleet);
+    until("the copy is complete", || {
+        copy_of(&w.fleet).len() == entries.len()
+    });
+    for (copied, entry) in copy_of(&w.fleet).iter().zip(&entries) {
+        assert_eq!(copied, entry);
+    }
+    let gaps = metric(
+        &w.fleet.http,
+        &w.fleet.health("svc-wallet"),
+        "svc_wallet_feed_gaps_total",
+    );
+    assert_eq!(gaps.as_deref(), Some("0"));
 }
 
 /// Restores the ledger's state from a backup.

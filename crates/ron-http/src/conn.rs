@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
+use ron_kernel::net::Watch;
+
 use crate::auth::Principal;
 use crate::body::BodyDecoder;
 use crate::head::{ClientCert, Method, RequestHead, Transport};
@@ -307,8 +309,8 @@ pub(crate) struct Conn {
     pub pace: Option<Pace>,
     /// How many bytes may still be drained.
     pub linger_left: usize,
-    /// False until the socket was first registered for readiness.
-    pub registered: bool,
+    /// What is watched of the socket, once anything is.
+    pub watched: Option<Watch>,
 }
 
 impl Conn {
@@ -342,7 +344,7 @@ impl Conn {
             due: None,
             pace: None,
             linger_left: 0,
-            registered: false,
+            watched: None,
         }
     }
 

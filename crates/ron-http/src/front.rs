@@ -24,6 +24,7 @@ use crate::limits::Limits;
 use crate::listener::{Accepted, Listen, Listener};
 use crate::metrics::{AnswerCounts, HttpMetrics};
 use crate::peer::Peer;
+use crate::rest::Rest;
 use crate::room::{FREE_ROW, Share};
 use crate::router::Router;
 use crate::shared::{AccessLog, LISTENERS, Shared};
@@ -68,6 +69,9 @@ const ROOM_PAUSE: Duration = Duration::from_millis(5);
 const ROOM_PAUSES: u32 = 20;
 /// The longest sleep of the poll thread; every event that matters wakes it earlier.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
+/// How often the poll thread looks at the connections while all workers are busy: they wait for a worker anyway, but a client
+/// may have gone.
+const LOOK: Duration = Duration::from_millis(10);
 /// How long open requests may still take once the front's stage stops.
 const LAST_ANSWERS: Duration = Duration::from_secs(5);
 
@@ -103,7 +107,7 @@ impl Front {
         random: &dyn Random,
     ) -> io::Result<FrontHandle> {
         let listen = listen.into();
-        let poller = listen.poller()?;
+        let (poller, sockets) = (listen.poller()?, listen.poller()?);
         let listeners = Arc::new(listen.open()?);
         let addr = listeners.iter().find_map(Listener::addr);
         let addr = addr.unwrap_or(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)));
@@ -131,6 +135,7 @@ impl Front {
             metrics,
             slots,
             queue: sender,
+            rest: Rest::new(sockets),
             ids: Ids::new(random),
             listeners: RankedMutex::new(&LISTENER_LOCK, Some(listeners)),
             draining: AtomicBool::new(false),
@@ -146,7 +151,7 @@ impl Front {
             if stop.polling.load(Ordering::SeqCst) {
                 stop.poller().wake();
             } else {
-                stop.done.fire(); // the poll thread, which would do it, has ended
+                stop.end(); // the poll thread, which would do it, has ended
             }
         });
         let (poll, work) = (shared.clone(), shared.clone());
@@ -240,8 +245,13 @@ impl<'a> Poll<'a> {
                 .map(|at| at.saturating_duration_since(now));
             let cap = limit.map_or(SLEEP_MAX, |limit| limit.min(SLEEP_MAX));
             let sleep = self.shared.slots.timer.fall_asleep(now, cap);
+            let needed = self.shared.rest.is_needed();
+            let sleep = if needed { sleep.min(LOOK) } else { sleep };
             self.shared.poller().wait(&mut events, sleep);
             self.shared.slots.timer.woke();
+            if self.shared.rest.returns() {
+                self.shared.rest.sockets.poll(&mut events);
+            }
             // While accepting is paused, listeners report nothing; that says nothing of the
             // backlog.
             let mut called = self.resume.is_some();
@@ -275,7 +285,7 @@ impl<'a> Poll<'a> {
                 self.stop_accepting();
             }
             if ctx.shutdown.is_set() && self.ended(now) {
-                self.shared.done.fire();
+                self.shared.end();
                 return;
             }
         }

@@ -46,6 +46,7 @@ mod peer;
 mod request;
 mod responder;
 mod response;
+mod rest;
 mod room;
 mod route;
 mod router;

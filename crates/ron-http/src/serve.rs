@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use ron_kernel::atomic::Ordering;
 use ron_kernel::net::Event;
-use ron_kernel::{Deadline, Receiver, Recv, Shutdown, ThreadCtx};
+use ron_kernel::{Deadline, Receiver, Shutdown, ThreadCtx};
 use ron_proto::Problem;
 
 use crate::admit::Admission;
@@ -19,7 +19,7 @@ use crate::peer::Peer;
 use crate::request::Request;
 use crate::responder::Responder;
 use crate::response::Response;
-use crate::shared::{LISTENERS, Shared};
+use crate::shared::Shared;
 use crate::slots::Lease;
 use crate::spool::Spool;
 use crate::trace::TraceScope;
@@ -31,13 +31,14 @@ const EVENTS: usize = 32;
 const MEMORY_RETRY_S: u32 = 1;
 /// The same when too many long polls wait.
 const POLL_RETRY_S: u32 = 2;
-/// Longest wait of a worker before it checks that its front still runs.
-const RECV_MAX: Duration = Duration::from_secs(10);
+/// Longest rest of a worker before it checks that its front still runs.
+const REST_MAX: Duration = Duration::from_secs(10);
 
 /// The body of a worker thread: serves until the front is done.
 pub(crate) fn work(shared: &Arc<Shared>, queue: &Receiver<u64>, done: &Shutdown, ctx: &ThreadCtx) {
     let mut worker = Worker {
         shared,
+        queue,
         lent: Input::default(),
         events: Vec::with_capacity(EVENTS),
     };
@@ -46,17 +47,19 @@ pub(crate) fn work(shared: &Arc<Shared>, queue: &Receiver<u64>, done: &Shutdown,
             worker.serve(token);
             continue;
         }
-        match queue.recv(done, Deadline::within(RECV_MAX)) {
-            Recv::Item(token) => worker.serve(token),
-            Recv::Shutdown | Recv::Closed => return,
-            Recv::Timeout if ctx.shutdown.is_set() => return,
-            Recv::Timeout => {}
+        let rested = Deadline::within(REST_MAX);
+        if let Some(token) = worker.rest(done) {
+            worker.serve(token);
+        } else if done.is_set() || (rested.expired() && ctx.shutdown.is_set()) {
+            break;
         }
     }
+    shared.rest.sockets.wake(); // the other workers end too
 }
 
 struct Worker<'a> {
     shared: &'a Arc<Shared>,
+    queue: &'a Receiver<u64>,
     /// The read buffer, lent to the connection that is being served.
     lent: Input,
     events: Vec<Event>,
@@ -72,15 +75,27 @@ enum Next {
 }
 
 impl<'a> Worker<'a> {
-    /// Polls the sockets before this worker sleeps: under load the next requests have arrived
-    /// already and are served without waking a thread. This worker serves the first, the others go
-    /// to the queue. The poll thread waits for the same events, so that they are seen also while
-    /// all workers run handlers.
+    /// Polls the sockets before this worker rests: under load the next requests have arrived
+    /// already and are served without waking a thread.
     fn poll_sockets(&mut self) -> Option<u64> {
-        self.shared.poller().poll(&mut self.events);
+        self.shared.rest.sockets.poll(&mut self.events);
+        self.take_events()
+    }
+
+    /// Waits for a request, or for a token in the queue.
+    fn rest(&mut self, done: &Shutdown) -> Option<u64> {
+        let has_work = || !self.queue.is_empty() || done.is_set();
+        if self.shared.rest.rest(&mut self.events, REST_MAX, has_work) {
+            self.shared.poller().wake();
+        }
+        self.take_events().or_else(|| self.queue.try_recv())
+    }
+
+    /// This worker serves the first of the connections that have events, the others go to the queue.
+    fn take_events(&mut self) -> Option<u64> {
         let mut first = None;
         for event in self.events.drain(..) {
-            if event.token < LISTENERS && self.shared.socket_event(event) {
+            if self.shared.socket_event(event) {
                 match first {
                     None => first = Some(event.token),
                     Some(_) => self.shared.push(event.token),
@@ -91,6 +106,9 @@ impl<'a> Worker<'a> {
     }
 
     fn serve(&mut self, token: u64) {
+        if !self.queue.is_empty() {
+            self.shared.rest.call(); // this one's handler may block
+        }
         let Some(mut lease) = self.shared.slots.take_queued(token) else {
             return; // closed or timed out while its token was queued
         };

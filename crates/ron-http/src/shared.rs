@@ -22,10 +22,11 @@ use crate::memory::Full;
 use crate::metrics::HttpMetrics;
 use crate::pace::Pace;
 use crate::responder::{Hook, Sink, Ticket};
-use crate::response::{Body, Form, Response, Rest, encode};
+use crate::response::{Body, Form, Response, encode};
 use crate::router::Compiled;
 use crate::slots::{Delivery, Lease, ParkedAs, Slots};
 use crate::spans::{EndedSpan, Spans};
+use crate::{response, rest::Rest};
 
 /// Tokens from here on are listeners'; the last number is no token.
 pub(crate) const LISTENERS: u64 = u64::MAX - SOCKETS_MAX as u64;
@@ -78,6 +79,8 @@ pub(crate) struct Shared {
     pub metrics: HttpMetrics,
     pub slots: Slots,
     pub queue: Sender<u64>,
+    /// Where the workers wait for the connections.
+    pub rest: Rest,
     pub ids: Ids,
     /// Taken out by the poll thread when intake stops.
     pub listeners: RankedMutex<Option<Arc<Vec<Listener>>>>,
@@ -99,8 +102,15 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    /// That of the poll thread: the listeners, and the wake-ups for its time limits.
     pub(crate) fn poller(&self) -> &dyn Poller {
         &*self.slots.timer.poller
+    }
+
+    /// Ends the workers.
+    pub(crate) fn end(&self) {
+        self.done.fire();
+        self.rest.sockets.wake();
     }
 
     pub(crate) fn draining(&self) -> bool {
@@ -143,9 +153,9 @@ impl Shared {
         };
         let mut output = Output::default();
         match encode(response, &form, &mut output.bytes) {
-            Rest::Nothing => {}
-            Rest::Body(body) => output.body = Some(body),
-            Rest::Source(source) => output.source = Some(source),
+            response::Rest::Nothing => {}
+            response::Rest::Body(body) => output.body = Some(body),
+            response::Rest::Source(source) => output.source = Some(source),
         }
         let large = output.source.is_some() || output.len() > PACED_FROM;
         lease.pace = large.then(|| {
@@ -283,7 +293,7 @@ impl Shared {
 
     /// Parks the connection until its socket is ready to read, or to write when output is left.
     /// The caller must have met a socket without bytes, or without room: only the next edge is
-    /// reported.
+    /// reported. An edge that comes before it is parked is kept in its slot.
     pub(crate) fn arm(&self, mut lease: Lease<'_>, due: Instant) {
         let wanted = Readiness {
             input: lease.step != Step::Write,
@@ -291,23 +301,28 @@ impl Shared {
             output: lease.step == Step::Write || lease.stream.wants_write(),
             ended: false,
         };
-        let new = (!lease.registered).then(|| lease.stream.socket().clone());
-        lease.registered = true;
         let token = lease.token;
-        let now = self.clock.now();
-        // Parked first: an event may arrive before the registration returns. The clone of the
-        // socket keeps the descriptor from being reused if the connection is closed in between.
-        if lease.park_armed(wanted, due, now) {
-            return self.push(token);
+        if self.watch(&mut lease, wanted.output).is_err() {
+            return self.metrics.reject("accept_resources"); // no memory in the kernel: it is closed
         }
-        let Some(socket) = new else {
-            return;
-        };
-        let watched = self.poller().add(socket.id(), token, Watch::Changes);
-        if watched.is_err() && self.slots.ready(token, wanted, now) {
-            drop(self.slots.take_queued(token)); // not watched (no memory in the kernel): close it
-            self.metrics.reject("accept_resources");
+        if lease.park_armed(wanted, due, self.clock.now()) {
+            self.push(token);
         }
+    }
+
+    /// Has the socket of the connection watched: from its first answer that does not fit the socket on also for room.
+    fn watch(&self, lease: &mut Lease<'_>, output: bool) -> std::io::Result<()> {
+        let watch = Watch::Changes { output };
+        let id = lease.stream.socket().id();
+        match lease.watched {
+            None => self.rest.sockets.add(id, lease.token, watch)?,
+            Some(Watch::Changes { output: false }) if output => {
+                self.rest.sockets.modify(id, lease.token, watch)?;
+            }
+            Some(_) => return Ok(()),
+        }
+        lease.watched = Some(watch);
+        Ok(())
     }
 
     /// Queues a connection with unparsed bytes for the workers.
@@ -350,11 +365,14 @@ impl Shared {
 
     /// Queues the token of a connection that is parked as queued.
     pub(crate) fn push(&self, token: u64) {
-        if let Err(SendError::Full(token) | SendError::Closed(token)) = self.queue.try_send(token)
-            && let Some(lease) = self.slots.take_queued(token)
-        {
-            self.metrics.reject("queue_full");
-            drop(lease);
+        match self.queue.try_send(token) {
+            Ok(()) => self.rest.call(),
+            Err(SendError::Full(token) | SendError::Closed(token)) => {
+                if let Some(lease) = self.slots.take_queued(token) {
+                    self.metrics.reject("queue_full");
+                    drop(lease);
+                }
+            }
         }
     }
 

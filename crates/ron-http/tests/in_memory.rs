@@ -48,9 +48,25 @@ struct Pipe {
 impl World {
     /// Records a change of a socket for the poller.
     fn changed(&mut self, number: u64, readiness: Readiness) {
-        if let Some((token, Watch::Changes)) = self.watched.get(&number) {
+        if let Some((token, watch)) = self.watched.get(&number)
+            && let Some(readiness) = watch.of_change(readiness)
+        {
             self.changes.entry(*token).or_default().add(readiness);
         }
+    }
+
+    /// The state of a socket when a watch begins counts as a change.
+    fn is_watched(&mut self, number: u64) {
+        let Some(pipe) = self.pipes.get(&number) else {
+            return;
+        };
+        let other = self.pipes.get(&(number ^ 1));
+        let readiness = Readiness {
+            input: !pipe.bytes.is_empty() || pipe.ended,
+            output: other.is_none_or(|other| other.bytes.len() < CAPACITY),
+            ended: pipe.ended,
+        };
+        self.changed(number, readiness);
     }
 
     fn take(&mut self, events: &mut Vec<Event>) {
@@ -292,24 +308,17 @@ impl Poller for Memory {
         self.change(|world| {
             let number = number(socket);
             world.watched.insert(number, (token, watch));
-            // The state at the registration counts as a change.
-            if let Some(pipe) = world.pipes.get(&number) {
-                let input = !pipe.bytes.is_empty() || pipe.ended;
-                let readiness = Readiness {
-                    input,
-                    output: true,
-                    ended: pipe.ended,
-                };
-                world.changed(number, readiness);
-            }
+            world.is_watched(number);
         });
         Ok(())
     }
 
     fn modify(&self, socket: SocketId<'_>, token: u64, watch: Watch) -> io::Result<()> {
         self.change(|world| {
-            let known = world.watched.get_mut(&number(socket));
+            let number = number(socket);
+            let known = world.watched.get_mut(&number);
             *known.ok_or(ErrorKind::NotFound)? = (token, watch);
+            world.is_watched(number);
             Ok(())
         })
     }

@@ -9,9 +9,9 @@ use ron_http::{
     Response, Route, Router,
 };
 use ron_kernel::net::Address;
-use ron_kernel::{Net as _, OsNet, 
-    Count, Deadline, KernelMetrics, Overflow, QueueSpec, Recv, Registry, SendError, Shutdown,
-    Stage, Supervisor, SystemClock, ThreadSpec, Topology, queue,
+use ron_kernel::{
+    Count, Deadline, KernelMetrics, Net as _, OsNet, OsRandom, Overflow, QueueSpec, Recv, Registry,
+    SendError, Shutdown, Stage, Supervisor, SystemClock, ThreadSpec, Topology, queue,
 };
 use ron_proto::Problem;
 use ron_rivals::{HELLO, Hello, Order, QUEUE, address};

@@ -156,11 +156,29 @@ pub struct Event {
 /// Which events of a socket a [`Poller`] reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Watch {
-    /// Each change of readiness, once: for connections.
-    Changes,
+    /// Each change of readiness, once: for connections. Room to send is reported with `output` only, because that of a Unix
+    /// socket changes with each message that the other end reads.
+    Changes {
+        output: bool,
+    },
     /// Input, as long as there is some: for listeners.
     Input,
     Nothing,
+}
+
+impl Watch {
+    /// What of a change of readiness is reported; `None` for nothing, and of a watch that reports no changes.
+    pub const fn of_change(self, mut change: Readiness) -> Option<Readiness> {
+        let Self::Changes { output } = self else {
+            return None;
+        };
+        change.output &= output;
+        if change.input || change.output || change.ended {
+            Some(change)
+        } else {
+            None
+        }
+    }
 }
 
 /// Reports the readiness of sockets to any number of threads, each event to one of them.
@@ -168,7 +186,7 @@ pub trait Poller: Send + Sync + Debug {
     /// Watches a socket. `u64::MAX` is no token.
     fn add(&self, socket: SocketId<'_>, token: u64, watch: Watch) -> io::Result<()>;
 
-    /// Changes what is watched of a socket that was added.
+    /// Changes what is watched of a socket that was added. Its present readiness counts as a change.
     fn modify(&self, socket: SocketId<'_>, token: u64, watch: Watch) -> io::Result<()>;
 
     fn remove(&self, socket: SocketId<'_>);

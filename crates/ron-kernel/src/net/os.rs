@@ -337,7 +337,8 @@ fn descriptor(socket: SocketId<'_>) -> io::Result<BorrowedFd<'_>> {
 fn flags(watch: Watch) -> epoll::EventFlags {
     use epoll::EventFlags as Flags;
     match watch {
-        Watch::Changes => Flags::IN | Flags::OUT | Flags::RDHUP | Flags::ET,
+        Watch::Changes { output: false } => Flags::IN | Flags::RDHUP | Flags::ET,
+        Watch::Changes { output: true } => Flags::IN | Flags::OUT | Flags::RDHUP | Flags::ET,
         Watch::Input => Flags::IN,
         Watch::Nothing => Flags::empty(),
     }
@@ -365,7 +366,7 @@ mod tests {
         let (client, server) = pair();
         let poller = OsNet.poller().expect("a poller");
         poller
-            .add(server.id(), 7, Watch::Changes)
+            .add(server.id(), 7, Watch::Changes { output: true })
             .expect("registered");
         let mut events = Vec::with_capacity(4);
         poller.wait(&mut events, Duration::from_secs(5));
@@ -395,7 +396,7 @@ mod tests {
         assert!(start.elapsed() < Duration::from_secs(30));
         poller.wait(&mut events, Duration::ZERO);
         assert!(events.is_empty());
-        let other = poller.add(SocketId::Number(1), 1, Watch::Changes);
+        let other = poller.add(SocketId::Number(1), 1, Watch::Input);
         assert!(other.is_err(), "a socket of another network");
     }
 

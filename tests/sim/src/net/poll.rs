@@ -40,7 +40,9 @@ impl Waiter {
 
     pub fn changed(&self, number: u64, readiness: Readiness) {
         let mut seen = self.seen();
-        if let Some((token, Watch::Changes)) = seen.watched.get(&number).copied() {
+        if let Some((token, watch)) = seen.watched.get(&number).copied()
+            && let Some(readiness) = watch.of_change(readiness)
+        {
             seen.changes.entry(token).or_default().add(readiness);
             drop(seen);
             self.object.wake_all();
@@ -95,6 +97,20 @@ impl SimPoller {
         }
     }
 
+    /// The state when a watch begins counts as a change, and what is under way will be one.
+    fn is_watched(&self, state: &State, number: u64) {
+        if let Some(pipe) = state.pipes.get(&number) {
+            let output = state
+                .pipes
+                .get(&(number ^ 1))
+                .is_none_or(|other| other.room() > 0);
+            self.waiter.changed(number, pipe.readiness(output));
+            if let Some(at) = pipe.next().filter(|at| *at < u64::MAX) {
+                self.waiter.expect(at);
+            }
+        }
+    }
+
     fn take(&self, events: &mut Vec<Event>) {
         let (state, _) = self.net.now();
         self.waiter.take(&state, events);
@@ -115,30 +131,22 @@ impl Poller for SimPoller {
         let (mut state, _) = self.net.now();
         state.watched.insert(number, self.waiter.clone());
         self.waiter.seen().watched.insert(number, (token, watch));
-        // The state at the registration counts as a change, and what is under way will be one.
-        if let Some(pipe) = state.pipes.get(&number) {
-            let output = state
-                .pipes
-                .get(&(number ^ 1))
-                .is_none_or(|other| other.room() > 0);
-            self.waiter.changed(number, pipe.readiness(output));
-            if let Some(at) = pipe.next().filter(|at| *at < u64::MAX) {
-                self.waiter.expect(at);
-            }
-        }
+        self.is_watched(&state, number);
         Ok(())
     }
 
     fn modify(&self, socket: SocketId<'_>, token: u64, watch: Watch) -> io::Result<()> {
         self.waiter.object.point("changes a socket of");
+        let number = number(socket);
+        let (state, _) = self.net.now();
         let mut seen = self.waiter.seen();
-        let known = seen.watched.get_mut(&number(socket));
+        let known = seen.watched.get_mut(&number);
         *known.ok_or(io::ErrorKind::NotFound)? = (token, watch);
         drop(seen);
+        self.is_watched(&state, number);
         self.waiter.object.wake_all();
         Ok(())
     }
-
     fn remove(&self, socket: SocketId<'_>) {
         let number = number(socket);
         self.net.state().watched.remove(&number);
