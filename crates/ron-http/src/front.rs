@@ -10,7 +10,7 @@ use ron_kernel::atomic::{AtomicBool, AtomicUsize, Ordering};
 use ron_kernel::net::Watch;
 use ron_kernel::rate::DrainMeter;
 use ron_kernel::{
-    KernelMetrics, LockSpec, QueueSpec, Random, RankedMutex, Registry, SharedClock, Shutdown,
+    KernelMetrics, LockSpec, QueueSpec, Random, RankedMutex, Registry, Rest, SharedClock, Shutdown,
     Supervisor, ThreadCtx, ThreadSpec, queue,
 };
 use ron_proto::Problem;
@@ -24,7 +24,6 @@ use crate::limits::Limits;
 use crate::listener::{Accepted, Listen, Listener};
 use crate::metrics::{AnswerCounts, HttpMetrics};
 use crate::peer::Peer;
-use crate::rest::Rest;
 use crate::room::{FREE_ROW, Share};
 use crate::router::Router;
 use crate::shared::{AccessLog, LISTENERS, Shared};

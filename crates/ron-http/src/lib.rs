@@ -2,12 +2,13 @@
 //! other.
 //!
 //! ```text
-//!              readiness, by edge           bounded queue            fixed workers
-//!  sockets ──> poll thread (front.rs) ─────> tokens ────────────────> read, parse, authorise,
-//!  TCP, TLS,      │ accepts, sweeps                                   run the handler (serve.rs)
-//!  Unix           │ deadlines                                            │ Responder
-//!                 └──────────── slots.rs: connection ownership  <────────┘ answers from any
-//!                                                                          thread (shared.rs)
+//!              readiness, by edge
+//!  sockets ────────────────────────────────────────────────────────> fixed workers: read, parse, authorise,
+//!  TCP, TLS,     while all of them are busy       bounded queue      run the handler (serve.rs)
+//!  Unix    └───> poll thread (front.rs) ────────> tokens ──────────>    │ Responder
+//!                 │ accepts, sweeps deadlines                           │
+//!                 └──────────── slots.rs: connection ownership  <───────┘ answers from any
+//!                                                                         thread (shared.rs)
 //!  bytes in:  stream.rs (TLS or not) ─> parse.rs ─> body.rs (chunks) ─> unpack.rs, or spool.rs (disk)
 //!  bytes out: response.rs ─> conn.rs ─> stream.rs; large ones from source.rs, rate checked by pace.rs
 //! ```
@@ -46,7 +47,6 @@ mod peer;
 mod request;
 mod responder;
 mod response;
-mod rest;
 mod room;
 mod route;
 mod router;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use ron_kernel::atomic::{AtomicBool, AtomicUsize, Ordering};
 use ron_kernel::net::{Event, Poller, Readiness, Watch};
 use ron_kernel::rate::{DrainMeter, LineBudget};
-use ron_kernel::{Deadline, RankedMutex, SendError, Sender, SharedClock, ShutdownTrigger};
+use ron_kernel::{Deadline, RankedMutex, Rest, SendError, Sender, SharedClock, ShutdownTrigger};
 use ron_proto::Problem;
 
 use crate::auth::{Authorizer, Principal};
@@ -22,11 +22,11 @@ use crate::memory::Full;
 use crate::metrics::HttpMetrics;
 use crate::pace::Pace;
 use crate::responder::{Hook, Sink, Ticket};
+use crate::response;
 use crate::response::{Body, Form, Response, encode};
 use crate::router::Compiled;
 use crate::slots::{Delivery, Lease, ParkedAs, Slots};
 use crate::spans::{EndedSpan, Spans};
-use crate::{response, rest::Rest};
 
 /// Tokens from here on are listeners'; the last number is no token.
 pub(crate) const LISTENERS: u64 = u64::MAX - SOCKETS_MAX as u64;

@@ -13,12 +13,14 @@
 //! | `threads` | `restart`, `drain`, `late` |
 //! | `hanging` | `hang` |
 //! | `console` | `publish`, `report`, `asked` |
+//! | `resting` | `rest`, `away` |
 //! | `timed` (simulator alone) | `hang`, `wait` |
 #![cfg(test)]
 
 mod console;
 mod hanging;
 mod queue;
+mod resting;
 mod ring;
 mod slot;
 mod swap;
