@@ -92,7 +92,7 @@ pub const fn http_poll(name: &'static str) -> ThreadSpec {
         count: Count::One,
         stage: Stage::Front,
         critical: true,
-        job: "accepts API connections and polls idle ones",
+        job: "accepts API connections, watches their time limits, and polls them while all workers are busy",
     }
 }
 #[doc(hidden)]
@@ -192,7 +192,7 @@ pub const HTTP_QUEUE: QueueSpec = QueueSpec {
     name: "http",
     capacity: 2176,
     overflow: Overflow::RejectNew,
-    from: "http-poll",
+    from: "http-poll, http workers",
     to: "http workers",
     when_full: "cannot happen: it holds connections and is larger than max_conns",
 };

@@ -386,6 +386,30 @@ mod tests {
     }
 
     #[test]
+    fn room_to_send_is_reported_only_when_asked_for() {
+        let (_client, server) = pair();
+        let poller = OsNet.poller().expect("a poller");
+        let mut events = Vec::with_capacity(4);
+        let watch = |output| Watch::Changes { output };
+        poller.add(server.id(), 7, watch(false)).expect("new");
+        poller.poll(&mut events);
+        assert_eq!(events, []);
+        poller.modify(server.id(), 7, watch(true)).expect("known");
+        poller.poll(&mut events);
+        let readiness = Readiness {
+            output: true,
+            ..Readiness::default()
+        };
+        assert_eq!(
+            events,
+            [Event {
+                token: 7,
+                readiness
+            }]
+        );
+    }
+
+    #[test]
     fn a_wake_up_ends_one_wait_and_is_left_alone_by_a_poll() {
         let poller = OsNet.poller().expect("a poller");
         let mut events = Vec::with_capacity(4);
