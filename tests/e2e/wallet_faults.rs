@@ -152,14 +152,12 @@ fn while_it_drains_replays_and_reads_are_answered_and_new_writes_are_not() {
     let first = rig.issue("before", "a", 5).unwrap();
     assert_eq!(first.status, 200);
     assert_eq!(rig.balance("a")["amount_minor"], "5");
-    // Connections for later: the drain accepts no new ones, and each existing one gets one more
-    // response.
+    // Connections for later, each busy while the others are made: the drain accepts no new ones, and each existing one gets
+    // one more response.
     let read = "/v1/balance?account=a&asset=ron";
-    let start = std::sync::Barrier::new(32);
-    ron_kernel::scoped(32, |_| {
-        start.wait();
-        rig.get(read);
-    });
+    let seq = json(&first, 200)["receipt"]["seq"].as_u64().unwrap();
+    let poll = format!("/v1/events?account=a&after={seq}&wait=1");
+    ron_kernel::scoped(8, |_| assert_eq!(rig.get(&poll).status, 200));
     rig.wait_copied(&first);
     // A write in flight at the stopped ledger keeps the wallet from ending.
     rig.signal("ron-ledger", "-STOP");

@@ -233,19 +233,17 @@ fn the_wallets_own_entries_are_copied_as_the_ledger_has_them() {
                 .status,
             409
         );
-        let reserved =
-            json!({"from": account, "asset": "ron", "amount_minor": "9", "expires_in_s": 600});
+        let reserved = json!({"from": account, "asset": "ron", "amount_minor": "9", "expires_at": "2099-01-01T00:00:00Z"});
         let hold = post("hold", "hold", reserved)["receipt"]["txid"].clone();
-        post(
-            "pay",
-            "capture",
-            json!({"hold": hold, "to": "shop", "amount_minor": "4"}),
-        );
-        post("end", "release", json!({"hold": hold}));
-        let items = [("a", 2), ("b", 3)].map(|(to, n)| {
-            json!({"op": "transfer", "from": account, "to": to, "asset": "ron", "amount_minor": n.to_string()})
-        });
-        post("both", "batch", json!({"mode": "linked", "items": items}));
+        let hold = format!("hold/{}", hold.as_str().unwrap());
+        let some_of_it = json!({"to": "shop", "amount_minor": "4"});
+        post("pay", &format!("{hold}/capture"), some_of_it);
+        post("end", &format!("{hold}/release"), json!({}));
+        let items = [
+            json!({"op": "hold", "from": account, "asset": "ron", "amount_minor": "5", "expires_at": "2099-01-01T00:00:00Z"}),
+            json!({"op": "capture", "hold": "#0", "to": "shop", "amount_minor": "5"}),
+        ];
+        post("both", "batch", json!({"linked": true, "items": items}));
     };
     std::thread::scope(|scope| {
         for c in 0..4 {
