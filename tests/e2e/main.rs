@@ -17,6 +17,7 @@ mod admin_page;
 mod admin_parser;
 mod alerts;
 mod api_examples;
+mod archive;
 mod backup;
 mod bad_input;
 mod clock;

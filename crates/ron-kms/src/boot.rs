@@ -27,13 +27,12 @@ use crate::settings::{Keys, Settings, TABLE};
 use crate::topology::TOPOLOGY;
 
 /// Names of the readiness causes that this crate reports, besides those of threads and backends.
-pub(crate) const CAUSES: [&str; 10] = [
+pub(crate) const CAUSES: [&str; 9] = [
     "anchor",
     "attestation",
     "audit",
     "checkpoint",
     ENGINE,
-    log_engine::TABLES,
     "log_keys",
     "replay",
     "store",
@@ -60,6 +59,7 @@ impl Service for RonKms {
             .map_err(|problem| vec![problem])?;
         let times = witness.as_ref().map(|witness| witness.times.clone());
         chassis.ready.declare(&CAUSES);
+        chassis.ready.declare(&log_engine::CAUSES);
         chassis.authorizer = Arc::new(VaultTokens(auth));
         chassis.capabilities(&capabilities(&settings));
         let shared = shared(&chassis, &settings)?;
@@ -155,6 +155,7 @@ fn shared(chassis: &Chassis, settings: &Settings) -> Result<Option<SharedParts>,
         within: keys.log_commit_within,
         stop: chassis.engine_access.stop.clone(),
         node: LogNode::new(&chassis.registry, origin),
+        durability: log.durability,
     }))
 }
 

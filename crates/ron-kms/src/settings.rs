@@ -154,7 +154,7 @@ pub type InForce = Arc<Snapshot<Settings>>;
 pub const NOTICE: Duration = Duration::from_secs(1);
 
 /// Pauses for `pause`, read again every second, because a reload may change it. True at shutdown.
-pub fn pause_while(shutdown: &Shutdown, pause: impl Fn() -> Duration) -> bool {
+pub fn pause_while(shutdown: &Shutdown, mut pause: impl FnMut() -> Duration) -> bool {
     let mut paused = Duration::ZERO;
     loop {
         let left = pause().saturating_sub(paused);

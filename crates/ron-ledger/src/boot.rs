@@ -11,6 +11,7 @@ use ron_proto::status::STANDBY;
 use ron_service::events::{Event, EventKind};
 use ron_service::lag::{Follower, FollowerLag};
 use ron_service::log_engine;
+use ron_service::log_host::archive::{ArchiveParts, LogArchive};
 use ron_service::log_host::asker::WitnessSettings;
 use ron_service::log_host::cosign::Witnesses;
 use ron_service::log_host::{
@@ -43,10 +44,8 @@ const PROJECTION_LAG: Follower = Follower {
 const PROJECTION_RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// Readiness causes beside those of other modules.
-const CAUSES: [&str; 9] = [
+const CAUSES: [&str; 7] = [
     role::ENGINE,
-    log_engine::TABLES,
-    log_engine::STANDBYS,
     "log",
     "projection",
     "snapshot",
@@ -74,6 +73,7 @@ impl Service for RonLedger {
         let asked = WitnessSettings::load(&chassis.config.load(), &settings.witness)
             .map_err(|problem| vec![problem])?;
         chassis.ready.declare(&CAUSES);
+        chassis.ready.declare(&log_engine::CAUSES);
         chassis.capabilities(&["commit", "events", "holds", "resolve", "settle"]);
 
         let Opened {
@@ -100,9 +100,13 @@ impl Service for RonLedger {
             entries_scope: scope::LEDGER_AUDIT,
             cosigned: witnessed.cosigned,
         };
-        let archive = settings
-            .archive
-            .of(engine.archiver(), chassis.clock.clone());
+        let parts = ArchiveParts {
+            clock: &chassis.clock,
+            ready: &chassis.ready,
+            registry: &chassis.registry,
+        };
+        let archive = settings.archive.of(engine.archiver(), parts);
+        let archive_after = archive.as_ref().map(LogArchive::after);
         let with = WriterParts {
             archive,
             ..writer_parts(&chassis, &settings, &metrics, node, witnessed.heads)
@@ -119,6 +123,9 @@ impl Service for RonLedger {
             reloaded.store(new.prefixes());
             if let Some(times) = &times {
                 new.witness.change(times);
+            }
+            if let Some(after) = &archive_after {
+                after.change(&new.archive);
             }
             Ok(())
         });

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ron_files::{Dir, SharedDisk};
 use ron_kernel::{ThreadCtx, queue};
 use ron_proto::Timestamp;
-use ron_service::log_engine::{self, EngineLogSpec, lost};
+use ron_service::log_engine::{self, EngineLogSpec, Shown, lost};
 use ron_service::log_host::cosign::Witnesses;
 use ron_service::{Chassis, StartError};
 use ron_tlog::store::{LogBeat, LogSessions, LogUpkeep};
@@ -110,21 +110,16 @@ pub(crate) fn spawn(
             "the thread that gives the sign of life of the ledger's log panicked",
         ),
     );
-    let (kept, ready, clock) = (
-        Arc::clone(&role),
-        chassis.ready.clone(),
-        chassis.clock.clone(),
-    );
-    let durability = settings.log_durability;
+    let shown = Shown {
+        node: role.shown.clone(),
+        durability: settings.log_durability,
+        ready: chassis.ready.clone(),
+        clock: chassis.clock.clone(),
+    };
     sup.spawn_owner(
         &UPKEEP,
         upkeep,
-        move |upkeep, ctx| {
-            log_engine::tend(ctx, upkeep, &ready, |state| {
-                kept.shown.engine(state, Timestamp(clock.unix_ms()));
-                log_engine::check_standbys(&ready, durability, state);
-            });
-        },
+        move |upkeep, ctx| log_engine::tend(ctx, upkeep, &shown),
         lost(
             sup,
             "the thread that keeps the tables of the ledger's log panicked",

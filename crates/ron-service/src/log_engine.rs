@@ -1,23 +1,29 @@
 //! What a service does as a node of a log in an engine, whichever service it is: opens its sessions, and tends the engine's tables.
 
 use std::io::ErrorKind;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ron_files::Dir;
-use ron_kernel::{Deadline, Shutdown, Supervisor, ThreadCtx};
+use ron_kernel::{Deadline, SharedClock, Shutdown, Supervisor, ThreadCtx};
+use ron_proto::Timestamp;
 use ron_tlog::store::{EngineStandby, EngineState, LogSessions, LogUpkeep, StoreError};
 
 use crate::chassis::Chassis;
 use crate::error::StartError;
 use crate::log_host::note_key::KEY_FILE;
+use crate::log_node::LogNode;
 use crate::ready::ReadyBoard;
 use crate::records::{Engine, EngineDurability, LogClaim};
 
 /// Readiness cause: the tables of the log in its engine.
-pub const TABLES: &str = "engine_tables";
+const TABLES: &str = "engine_tables";
 
 /// Readiness cause: no server follows that of the log's engine.
-pub const STANDBYS: &str = "engine_standby";
+const STANDBYS: &str = "engine_standby";
+
+/// The causes that [`tend`] reports, for [`ReadyBoard::declare`].
+pub const CAUSES: [&str; 2] = [TABLES, STANDBYS];
 
 /// Maximum wait for the engine at the first start of a node, which has no key yet.
 const FIRST: Duration = Duration::from_secs(10);
@@ -122,13 +128,18 @@ fn require_new(
     }
 }
 
-/// The body of a thread that makes and tends the tables; `tended` is told what it has seen of the engine.
-pub fn tend(
-    ctx: &ThreadCtx,
-    mut upkeep: Box<dyn LogUpkeep>,
-    ready: &ReadyBoard,
-    tended: impl Fn(&EngineState),
-) {
+/// Where a thread that tends the tables of a log shows what it has seen of the engine.
+#[derive(Clone, Debug)]
+pub struct Shown {
+    pub node: Arc<LogNode>,
+    pub durability: EngineDurability,
+    pub ready: ReadyBoard,
+    pub clock: SharedClock,
+}
+
+/// The body of a thread that makes and tends the tables.
+pub fn tend(ctx: &ThreadCtx, mut upkeep: Box<dyn LogUpkeep>, shown: &Shown) {
+    let ready = &shown.ready;
     let mut is_installed = false;
     while !ctx.shutdown.is_set() {
         let by = Deadline::within(CALL);
@@ -139,7 +150,9 @@ pub fn tend(
         }
         match done.and_then(|()| upkeep.tend(by)) {
             Ok(state) => {
-                tended(&state);
+                let now = Timestamp(shown.clock.unix_ms());
+                shown.node.engine(&state, now);
+                check_standbys(ready, shown.durability, &state);
                 ready.clear(TABLES);
             }
             // An engine that is away is reported by the thread that reads or writes the log.
@@ -152,7 +165,7 @@ pub fn tend(
 }
 
 /// Says whether a second server has what is written, unless the storage below the engine is replicated.
-pub fn check_standbys(ready: &ReadyBoard, durability: EngineDurability, state: &EngineState) {
+fn check_standbys(ready: &ReadyBoard, durability: EngineDurability, state: &EngineState) {
     let replicated = durability == EngineDurability::Storage;
     // Without the rights of `pg_monitor` a node sees that there is a standby, and not whether writes wait for it.
     let known_idle = |server: &EngineStandby| !server.synchronous && server.behind_bytes.is_some();

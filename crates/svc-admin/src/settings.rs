@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ron_proto::Tenant;
 use ron_proto::caveat::IpBlock;
-use ron_service::config::{AuthKeys, Blocks, ByteSize};
+use ron_service::config::{AuthKeys, Blocks, ByteSize, Paths};
 use ron_service::{ChassisSettings, Config, ConfigProblem, ServiceSettings, Settings as _, Table};
 
 ron_service::choice! {
@@ -71,7 +71,7 @@ ron_service::settings! {
         /// The services to watch.
         "nodes" => nodes: Blocks<NodeKeys>, reloadable;
         /// Prometheus file_sd files (.json, .yml, .yaml) with more services to watch.
-        "discovery.files" => discovery_files: Vec<PathBuf>, reloadable;
+        "discovery.files" => discovery_files: Paths, reloadable;
         /// Time between two reads of the discovery files.
         "discovery.interval" => discovery_interval: Duration = "5s", range("250ms", "1h"), restart(Threads);
         /// Disables every action, whatever the other keys allow.
@@ -279,7 +279,7 @@ impl ServiceSettings for Settings {
                 max_series: keys.max_series,
             },
             discovery: Discovery {
-                files: keys.discovery_files.clone(),
+                files: keys.discovery_files.0.clone(),
                 interval: keys.discovery_interval,
             },
             auth: keys.auth_mode,

@@ -14,6 +14,7 @@ use ron_kernel::{Receiver, Sender, Snapshot, TokenBuckets, Topology, queue};
 use ron_proto::passport::{Jwks, VERIFY_BATCH_MAX};
 use ron_service::kept_policy::KeptPolicy;
 use ron_service::log_engine;
+use ron_service::log_host::archive::{ArchiveAfter, ArchiveParts, LogArchive};
 use ron_service::log_host::asker::Published;
 use ron_service::log_host::cosign::WitnessTimes;
 use ron_service::log_host::{Base, routes};
@@ -112,12 +113,13 @@ impl Service for SvcPassport {
         let times = witnesses.as_ref().map(|(_, times)| times.clone());
         let witness = witness::spawn(&chassis, witnesses, &host, head, core.revoke.clone());
         let register = (opened.register, node.as_ref(), witness);
-        core.spawn(&chassis, register, &keys, queues);
+        let archive_after = core.spawn(&chassis, register, &keys, queues);
         node::spawn(&chassis, node, host.reader.clone());
         follow_policy(&chassis, &policies, core.settings.keys.policy_poll);
         let assertions = Arc::new(ProofCache::new(&ASSERTIONS));
         let clients = core.clients(&assertions, &used, chassis.clock.unix_ms() / 1000);
-        on_reload(&chassis, &policies, times, (&clients, &limits, assertions));
+        let logs = (times, archive_after);
+        on_reload(&chassis, &policies, logs, (&clients, &limits, assertions));
         let once = node::once(&chassis, core.settings.keys.records_engine())?;
         let (issuer_keys, wanted_keys) = core.issuer_keys(&chassis)?;
         let api = Arc::new(Api {
@@ -208,9 +210,8 @@ fn declare(chassis: &Chassis, auth: &RonAuthorizer) {
         "issue", "issuers", "note", "policy", "pq", "store", "verify",
     ];
     chassis.ready.declare(&causes);
-    chassis
-        .ready
-        .declare(&[revoke::READ_CAUSE, log_engine::TABLES, once::CAUSE]);
+    chassis.ready.declare(&log_engine::CAUSES);
+    chassis.ready.declare(&[revoke::READ_CAUSE, once::CAUSE]);
     chassis.ready.declare(&[witness::LOG_CAUSE, "witness"]);
     chassis.capabilities(&[
         "dpop",
@@ -380,15 +381,21 @@ impl Core {
         Ok(Arc::new(keeper))
     }
 
+    /// Starts the threads; with an archive of the log, returns what a reload changes of it.
     fn spawn(
         &self,
         chassis: &Chassis,
         (register, node, witness): (Register, Option<&Node>, Option<Sender<Published>>),
         keys: &Arc<KeyKeeper>,
         (revocations, jobs, documents): Queues,
-    ) {
-        let keys_of_archive = &self.settings.keys.archive;
-        let archive = keys_of_archive.of(register.archiver(), chassis.clock.clone());
+    ) -> Option<ArchiveAfter> {
+        let parts = ArchiveParts {
+            clock: &chassis.clock,
+            ready: &chassis.ready,
+            registry: &chassis.registry,
+        };
+        let archive = self.settings.keys.archive.of(register.archiver(), parts);
+        let archive_after = archive.as_ref().map(LogArchive::after);
         let revoker = Revoker::new(
             register,
             self.view.clone(),
@@ -433,6 +440,7 @@ impl Core {
         sup.spawn(&KEYS, move |ctx| {
             keeper.run(ctx, every, |ctx| tries.recheck(ctx));
         });
+        archive_after
     }
 
     /// Starts the thread that reads the keys of other issuers.
@@ -496,7 +504,7 @@ impl Core {
 fn on_reload(
     chassis: &Chassis,
     policies: &Arc<PolicyKeeper>,
-    witness_times: Option<WitnessTimes>,
+    (witness_times, archive_after): (Option<WitnessTimes>, Option<ArchiveAfter>),
     (clients, limits, assertions): (
         &Arc<Snapshot<Clients>>,
         &Arc<Snapshot<Limits>>,
@@ -509,6 +517,9 @@ fn on_reload(
         policies.read_now()?;
         if let Some(times) = &witness_times {
             settings.keys.witness.change(times);
+        }
+        if let Some(after) = &archive_after {
+            after.change(&settings.keys.archive);
         }
         limits.store(settings.limits);
         clients.store(Clients::new(settings.clients, assertions.clone()));

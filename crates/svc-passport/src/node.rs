@@ -5,10 +5,9 @@ use std::time::Duration;
 
 use ron_files::Dir;
 use ron_kernel::{ThreadCtx, queue};
-use ron_proto::Timestamp;
-use ron_service::log_engine::{self, EngineLogSpec, lost};
+use ron_service::log_engine::{self, EngineLogSpec, Shown, lost};
 use ron_service::log_node::LogNode;
-use ron_service::records::Engine;
+use ron_service::records::{Engine, EngineDurability};
 use ron_service::{Chassis, StartError};
 use ron_tlog::LogReader;
 use ron_tlog::store::{LogSessions, LogStore, LogUpkeep};
@@ -24,6 +23,7 @@ pub struct Node {
     pub within: Duration,
     /// What operators see of the log.
     pub shown: Arc<LogNode>,
+    durability: EngineDurability,
     upkeep: Box<dyn LogUpkeep>,
 }
 
@@ -68,6 +68,7 @@ pub fn session(
         head: Arc::new(HeadAge::new(chassis.clock.clone(), max_age)),
         within: settings.keys.log_commit_within,
         shown: LogNode::new(&chassis.registry, name),
+        durability: engine.durability,
         upkeep,
     };
     Ok(Some((batches, node)))
@@ -76,21 +77,21 @@ pub fn session(
 /// Shows the node to operators and starts the thread that tends the tables; without an engine it only idles, so that the table of threads stays true.
 pub fn spawn(chassis: &Chassis, node: Option<Node>, entries: LogReader) {
     let sup = &chassis.sup;
-    let Some(Node { upkeep, shown, .. }) = node else {
+    let Some(node) = node else {
         sup.spawn(&UPKEEP, ThreadCtx::wait_for_shutdown);
         return;
     };
-    let of_status = shown.clone();
-    chassis.show_log(move || of_status.doc(entries.size_durable()));
-    let (ready, clock) = (chassis.ready.clone(), chassis.clock.clone());
+    let shown = Shown {
+        node: node.shown.clone(),
+        durability: node.durability,
+        ready: chassis.ready.clone(),
+        clock: chassis.clock.clone(),
+    };
+    chassis.show_log(move || node.shown.doc(entries.size_durable()));
     sup.spawn_owner(
         &UPKEEP,
-        upkeep,
-        move |upkeep, ctx| {
-            log_engine::tend(ctx, upkeep, &ready, |state| {
-                shown.engine(state, Timestamp(clock.unix_ms()));
-            });
-        },
+        node.upkeep,
+        move |upkeep, ctx| log_engine::tend(ctx, upkeep, &shown),
         lost(
             sup,
             "the thread that tends the tables of the log of revocations panicked",

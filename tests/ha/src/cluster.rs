@@ -328,6 +328,14 @@ impl Cluster {
         }
     }
 
+    /// Ends the standby, runs `meanwhile`, and starts it again.
+    pub fn without_standby(&mut self, meanwhile: impl FnOnce()) {
+        self.standby.as_mut().expect("a standby").crash();
+        meanwhile();
+        self.standby.as_mut().expect("a standby").start();
+        self.wait_for_standby();
+    }
+
     pub fn restart_primary(&mut self) {
         self.primary.crash();
         self.primary.start();

@@ -28,7 +28,7 @@ use tempfile::TempDir;
 
 use crate::cluster::Cluster;
 use crate::contract::{soon, wait_for};
-use crate::services::{Caller, private_dir, put, start, stop, try_start};
+use crate::services::{Caller, name_a_lost_standby, private_dir, put, start, stop, try_start};
 
 /// The secret of the client `robot`.
 fn secret() -> String {
@@ -477,7 +477,7 @@ fn a_proof_counts_once_at_two_issuers() {
 /// Without the database nothing is issued or revoked, and verifying goes on; afterwards nothing has to be restarted.
 #[test]
 fn an_issuer_without_its_database_verifies_and_issues_nothing() {
-    let rig = Rig::new(Cluster::pair());
+    let mut rig = Rig::new(Cluster::pair());
     let nodes = rig.start_both();
     let token = rig.issue(&nodes[0], "user:1");
     let what = json!({"jti": "before", "reason": "leaked"});
@@ -529,6 +529,7 @@ fn an_issuer_without_its_database_verifies_and_issues_nothing() {
         [1, 1, 1]
     );
     assert!(times("meanwhile") <= 1, "{events:?}");
+    name_a_lost_standby(&[&nodes[0], &nodes[1]], &mut rig.cluster);
     let [one, two] = nodes;
     stop(one);
     stop(two);

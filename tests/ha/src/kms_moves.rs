@@ -22,7 +22,7 @@ use uuid::Uuid;
 
 use crate::cluster::Cluster;
 use crate::contract::{soon, wait_for};
-use crate::services::{Caller, private_dir, put, stop, try_start};
+use crate::services::{Caller, name_a_lost_standby, private_dir, put, stop, try_start};
 
 const ORIGINS: [&str; 2] = ["kms.example/a", "kms.example/b"];
 const SCOPES: [&str; 8] = [
@@ -234,7 +234,7 @@ fn refused(started: Result<Running, String>) -> String {
 
 #[test]
 fn a_key_service_goes_to_a_database_and_back() {
-    let rig = Rig::new();
+    let mut rig = Rig::new();
     let node = rig.in_files(0).unwrap();
     let client = rig.client(&node);
     rig.keep_pin(0, &client);
@@ -343,5 +343,6 @@ fn a_key_service_goes_to_a_database_and_back() {
         seen(&rig.client(&node), &kids, &numbers).keys,
         expected.keys
     );
+    name_a_lost_standby(&[&node], &mut rig.cluster);
     stop(node);
 }

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 use crate::cluster::{Cluster, waiter};
 use crate::contract::{soon, wait_for};
-use crate::services::{Caller, private_dir, stop, try_start};
+use crate::services::{Caller, name_a_lost_standby, private_dir, stop, try_start};
 
 /// The nodes' directories, a caller, and the database.
 pub struct Rig {
@@ -212,7 +212,7 @@ fn the_other_node_takes_over_and_knows_every_key() {
 /// Without the database's standby nothing is acknowledged and reads go on; afterwards nothing has to be restarted.
 #[test]
 fn writes_wait_for_the_databases_standby_and_reads_go_on() {
-    let rig = Rig::new(Cluster::pair());
+    let mut rig = Rig::new(Cluster::pair());
     let node = rig.start(0);
     wait_for("the node is active", || rig.is_active(&node));
     rig.issue_in_the_end(&node, "before");
@@ -239,6 +239,7 @@ fn writes_wait_for_the_databases_standby_and_reads_go_on() {
     wait_for("the node is ready without another commit", || {
         node.ready().ready
     });
+    name_a_lost_standby(&[&node], &mut rig.cluster);
     stop(node);
 }
 

@@ -16,7 +16,8 @@ use ron_service::{Config, Parts, Running, Service};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::contract::soon;
+use crate::cluster::Cluster;
+use crate::contract::{soon, wait_for};
 
 /// A directory that a service accepts.
 pub fn private_dir() -> TempDir {
@@ -66,6 +67,19 @@ pub fn start<S: Service>(more: &str) -> Running {
 pub fn stop(mut service: Running) {
     let report = service.drain(Duration::from_secs(30));
     assert!(report.stragglers.is_empty(), "{:?}", report.stragglers);
+}
+
+/// Each service says that its database has no standby, and no longer when it has one again.
+pub fn name_a_lost_standby(nodes: &[&Running], cluster: &mut Cluster) {
+    let named = |node: &&Running| {
+        let degraded = node.ready().degraded;
+        degraded.iter().any(|cause| cause == "engine_standby")
+    };
+    assert!(!nodes.iter().any(named));
+    cluster.without_standby(|| {
+        wait_for("the lost standby is named", || nodes.iter().all(named));
+    });
+    wait_for("the standby is back", || !nodes.iter().any(named));
 }
 
 /// A principal with a service token, and its connections.

@@ -10,7 +10,9 @@ use ron_kernel::{Clock as _, OsRandom, SystemClock};
 use ron_kms::migrate::KeyService;
 use ron_kms::recover::Restored;
 use ron_proto::{Timestamp, b64};
+use ron_service::log_host::archive::ArchiveKeys;
 use ron_services::NAMES;
+use ron_tlog::append::forget_archive;
 use svc_passport::IssuerService;
 use svc_passport::recover::end_passports;
 
@@ -66,6 +68,7 @@ pub fn run(args: &RestoreArgs) -> Result<(), String> {
         println!("{verdict}");
     }
     relocate(&coming, &manifest.root, &coming.root)?;
+    let archives = leave_archives(&coming)?;
     let recovery = recover(&coming, &manifest, args.witnessed)?;
     relocate(&coming, &coming.root, &layout.root)?;
     if layout.root.exists() {
@@ -74,6 +77,13 @@ pub fn run(args: &RestoreArgs) -> Result<(), String> {
     rename_durably(&OsDisk, &coming.root, &layout.root).map_err(failed)?;
     let root = layout.root.display();
     println!("restored: {root}\n{}", recovery.shown(&layout));
+    for (service, dir) in archives {
+        println!(
+            "- what {service} had archived in {} is in its data directory now, and archive_dir is unset, so that the archive of the fleet \
+             that was backed up stays as it is; set archive_dir again to a directory of this one",
+            dir.display()
+        );
+    }
     println!(
         "next:\n  copy {} to where logs are verified, and tell the operators of witnesses the new key of the audit log\n  \
          ron doctor --data-dir {root}\n  ron up --data-dir {root}",
@@ -174,6 +184,31 @@ fn name_new_log(layout: &Layout, recovery: &Recovery, origin: &str) -> Result<()
     let mut bootstrap: Bootstrap = read_json(&layout.bootstrap())?;
     bootstrap.audit_vkey.clone_from(new);
     write_json(&layout.bootstrap(), &bootstrap, 0o600)
+}
+
+/// Separates the logs from the archives of the fleet that was backed up: a copy of a log writes files of the same names there. Returns the
+/// services that had an archive outside of their data directory, and where.
+fn leave_archives(layout: &Layout) -> Result<Vec<(&'static str, PathBuf)>, String> {
+    let mut left = Vec::new();
+    for (service, log) in [
+        ("ron-kms", ron_kms::migrate::LOG),
+        ("ron-ledger", ron_ledger::migrate::LOG),
+        ("svc-passport", svc_passport::LOG_DIR),
+    ] {
+        forget_archive(&OsDisk, &layout.data(service).join(log)).map_err(|e| e.to_string())?;
+        let config = fleet::load(layout, service, &[])?;
+        let keys: ArchiveKeys = config.read().map_err(|e| e.to_string())?;
+        let Some(dir) = keys.dir.filter(|dir| !dir.starts_with(&layout.root)) else {
+            continue;
+        };
+        change(layout, service, |text| {
+            let mut doc: toml_edit::DocumentMut = text.parse().map_err(|e| format!("{e}"))?;
+            doc.remove(ArchiveKeys::dir);
+            Ok(doc.to_string())
+        })?;
+        left.push((service, dir));
+    }
+    Ok(left)
 }
 
 /// Has the configurations name their files and sockets below another directory.

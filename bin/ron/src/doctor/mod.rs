@@ -4,6 +4,7 @@
 //! It changes nothing except for a trial file, which it removes again, and needs no running
 //! service.
 
+mod archive;
 mod database;
 mod disk;
 mod host;

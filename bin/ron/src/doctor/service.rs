@@ -13,7 +13,7 @@ use ron_service::config::Value;
 use ron_services::NAMES;
 
 use crate::backup::Recoveries;
-use crate::doctor::{Report, database, disk};
+use crate::doctor::{Report, archive, database, disk};
 use crate::fleet;
 use crate::layout::{Layout, api_port};
 use crate::status::{self, Answer, Place};
@@ -43,6 +43,7 @@ pub fn check_file(report: &mut Report, name: &str, file: &Path) {
     }
     devices(report, &config);
     database::check(report, name, &config);
+    archive::check(report, name, &config);
 }
 
 /// Checks the six services of a data directory, or the place where the directory is to be made.
@@ -88,6 +89,7 @@ pub fn check_fleet(report: &mut Report, layout: &Layout, base_port: u16) {
         transport(report, name, &config);
         devices(report, &config);
         database::check(report, name, &config);
+        archive::check(report, name, &config);
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ron_proto::kms::KeyBackend;
 use ron_proto::values::{Purpose, Tenant, TokenName};
-use ron_service::config::Blocks;
+use ron_service::config::{Blocks, SecretSource};
 use ron_service::{Config, ConfigProblem};
 
 use super::BackendId;
@@ -34,7 +34,7 @@ ron_service::settings! {
         /// Label of the token.
         "label" => label: String, range("1", "32");
         /// The user's PIN of this token, as pkcs11.pin.
-        "pin" => pin: String, range("1", "4096");
+        "pin" => pin: SecretSource, range("1", "4096");
         /// Number of sessions with the token, one thread each.
         "sessions" => sessions: usize = "4", range("1", "64");
     }
@@ -48,7 +48,7 @@ ron_service::settings! {
         /// Label of the token. Empty: the module's only token.
         "pkcs11.token" => pkcs11_token: Option<String>, restart(Devices);
         /// The user's PIN: path of a file with mode 0600, or env:NAME for an environment variable.
-        "pkcs11.pin" => pkcs11_pin: Option<String>, restart(Devices);
+        "pkcs11.pin" => pkcs11_pin: Option<SecretSource>, restart(Devices);
         /// Number of sessions with the token, one thread each.
         "pkcs11.sessions" => pkcs11_sessions: usize = "4", range("1", "64"), restart(Devices);
         /// Further tokens, at most 8, each with a name that requests give as `token`. With them, pkcs11.pin may be empty: then
@@ -71,7 +71,7 @@ ron_service::settings! {
         "remote.api" => remote_api: Api = "ron", restart(Devices);
         /// Credential for that service: path of a file with mode 0600, or env:NAME for an
         /// environment variable.
-        "remote.token" => remote_token: Option<String>, restart(Devices);
+        "remote.token" => remote_token: Option<SecretSource>, restart(Devices);
         /// Tenant of the keys made in another ron-kms: that of the credential.
         "remote.tenant" => remote_tenant: Tenant = "default", restart(Devices);
         /// Purpose of the keys made in another ron-kms.
@@ -175,7 +175,7 @@ fn pkcs11(
             name: Some(block.name.clone()),
             module: module.clone(),
             token: block.label.clone(),
-            pin: block.pin.clone(),
+            pin: block.pin.0.clone(),
             sessions: block.sessions,
         });
     }
@@ -193,15 +193,15 @@ fn unnamed(
 ) -> Option<Pkcs11Settings> {
     let Some(module) = &keys.pkcs11_module else {
         let needless = [
-            (DeviceKeys::pkcs11_token, &keys.pkcs11_token),
-            (DeviceKeys::pkcs11_pin, &keys.pkcs11_pin),
+            (DeviceKeys::pkcs11_token, keys.pkcs11_token.is_some()),
+            (DeviceKeys::pkcs11_pin, keys.pkcs11_pin.is_some()),
         ];
-        for (key, _) in needless.iter().filter(|(_, value)| value.is_some()) {
+        for (key, _) in needless.iter().filter(|(_, is_set)| *is_set) {
             problems.push(config.problem(key, "is set without pkcs11.module"));
         }
         return None;
     };
-    let Some(pin) = keys.pkcs11_pin.clone() else {
+    let Some(SecretSource(pin)) = keys.pkcs11_pin.clone() else {
         // The module of the blocks only.
         if keys.pkcs11_token.is_none() && !keys.pkcs11_tokens.is_empty() {
             return None;
@@ -322,7 +322,7 @@ fn remote(
             "must begin with https:// or unix:, or with http:// and a loopback address: secrets go over it",
         ));
     }
-    let Some(token) = keys.remote_token.clone() else {
+    let Some(SecretSource(token)) = keys.remote_token.clone() else {
         problems.push(config.problem(
             DeviceKeys::remote_token,
             "is not set: name the file of the credential, or env:NAME",

@@ -1,5 +1,5 @@
 //! Background verification of the log: soon after start, then every `audit.scrub_interval`. Of archived segments the leaf hashes are
-//! verified; their leaves are read by `ron audit verify`. Then segments that are old enough are archived.
+//! verified; their leaves are read by `ron audit verify`. Between verifications segments that are old enough are archived.
 
 use std::time::Duration;
 
@@ -32,17 +32,28 @@ pub struct Scrub {
 impl Scrub {
     pub fn run(&self, ctx: &ThreadCtx, mut archive: Option<LogArchive>) {
         let interval = || self.settings.with(|settings| settings.keys.scrub_interval);
-        let mut most = FIRST_AFTER;
-        while !pause_while(&ctx.shutdown, || interval().min(most)) {
-            most = if self.once(ctx) {
+        let (mut most, mut is_verified) = (FIRST_AFTER, false);
+        let archive = &mut archive;
+        while !pause_while(&ctx.shutdown, || {
+            self.archive(ctx, archive.as_mut(), is_verified);
+            interval().min(most)
+        }) {
+            is_verified = self.once(ctx);
+            most = if is_verified {
                 Duration::MAX
             } else {
                 UNREAD_AGAIN
             };
-            while archive
-                .as_mut()
-                .is_some_and(|archive| archive.step(&ctx.shutdown).is_zero())
-            {}
+        }
+    }
+
+    /// Archives a segment when one is due. Before the log is verified, archived segments are only looked for.
+    fn archive(&self, ctx: &ThreadCtx, archive: Option<&mut LogArchive>, is_verified: bool) {
+        if let Some(archive) = archive.filter(|archive| is_verified || !archive.is_checked()) {
+            let after = archive.after();
+            self.settings
+                .with(|settings| after.change(&settings.keys.archive));
+            archive.step(&ctx.shutdown);
         }
     }
 

@@ -25,6 +25,7 @@ use ron_proto::scope;
 use ron_proto::values::Timestamp;
 use ron_service::ReadyBoard;
 use ron_service::config::NoteName;
+use ron_service::log_host::archive::{ArchiveParts, LogArchive};
 use ron_service::log_host::asker::WitnessSettings;
 use ron_service::log_host::{CosignedView, KeyView, LogHost};
 use ron_service::records::RecordStore;
@@ -198,6 +199,7 @@ impl Engine {
         let (kms, queues) = assemble(in_force, &parts, metrics, &store, opens)?;
         let EngineParts {
             sup,
+            registry,
             km,
             ready,
             witness,
@@ -214,10 +216,7 @@ impl Engine {
                     settings: kms.settings.clone(),
                     health: kms.health.clone(),
                 };
-                let archive = settings
-                    .keys
-                    .archive
-                    .of(opened.archiver.clone(), kms.clock.clone());
+                let archive = archive(&opened, &settings, (&kms.clock, &ready, &registry));
                 sup.spawn(&SCRUB, move |ctx| scrub.run(ctx, archive.clone()));
                 let audit = Audit {
                     host: log_host(&opened, &keys, &cosigned),
@@ -259,6 +258,19 @@ impl Engine {
             cosigned,
         })
     }
+}
+
+fn archive(
+    opened: &OpenedLog,
+    settings: &Settings,
+    (clock, ready, registry): (&SharedClock, &ReadyBoard, &Registry),
+) -> Option<LogArchive> {
+    let parts = ArchiveParts {
+        clock,
+        ready,
+        registry,
+    };
+    settings.keys.archive.of(opened.archiver.clone(), parts)
 }
 
 /// Opens the keys, in the engine or in the data directory.

@@ -9,7 +9,7 @@ use ron_files::Dir;
 use ron_kernel::{Deadline, SharedRandom, Shutdown};
 use ron_proto::values::Timestamp;
 use ron_service::log_node::LogNode;
-use ron_service::records::RecordStore;
+use ron_service::records::{EngineDurability, RecordStore};
 use ron_tlog::append::{EngineError as LogError, EngineLog, LogOptions, OpenError, is_copy};
 use ron_tlog::store::{LogStore, LogUpkeep, StoreError as LogStoreError};
 
@@ -36,6 +36,7 @@ pub struct SharedParts {
     pub within: Duration,
     /// What operators see of the log.
     pub node: Arc<LogNode>,
+    pub durability: EngineDurability,
     /// Ends the wait of a start for the engine.
     pub stop: Shutdown,
 }
@@ -43,6 +44,7 @@ pub struct SharedParts {
 /// What a node shows of its log in an engine, and the session that tends the engine's tables.
 pub struct Shown {
     pub node: Arc<LogNode>,
+    pub durability: EngineDurability,
     pub upkeep: Box<dyn LogUpkeep>,
 }
 
@@ -59,6 +61,7 @@ impl SharedParts {
     pub fn shown(self) -> Shown {
         Shown {
             node: self.node,
+            durability: self.durability,
             upkeep: self.upkeep,
         }
     }

@@ -203,22 +203,22 @@ impl Appending {
 
 /// Starts the thread that tends the tables of the engine.
 fn show(handles: &Handles<'_>, writer: &EngineWriter, shown: Shown) -> Arc<LogNode> {
-    let Shown { node, upkeep } = shown;
-    let (sup, clock) = (handles.sup, handles.kms.clock.clone());
-    if let Some(epoch) = writer.epoch() {
-        node.writes(epoch, Timestamp(clock.unix_ms()));
-    }
-    let (seen, ready) = (node.clone(), handles.ready.clone());
-    let body = move |upkeep, ctx: &ThreadCtx| {
-        log_engine::tend(ctx, upkeep, &ready, |state| {
-            seen.engine(state, Timestamp(clock.unix_ms()));
-        });
+    let (sup, node) = (handles.sup, shown.node);
+    let to = log_engine::Shown {
+        node: node.clone(),
+        durability: shown.durability,
+        ready: handles.ready.clone(),
+        clock: handles.kms.clock.clone(),
     };
+    if let Some(epoch) = writer.epoch() {
+        node.writes(epoch, Timestamp(to.clock.unix_ms()));
+    }
+    let body = move |upkeep, ctx: &ThreadCtx| log_engine::tend(ctx, upkeep, &to);
     let lost = log_engine::lost(
         sup,
         "the thread that tends the tables of the audit log panicked",
     );
-    sup.spawn_owner(&UPKEEP, upkeep, body, lost);
+    sup.spawn_owner(&UPKEEP, shown.upkeep, body, lost);
     node
 }
 

@@ -173,6 +173,7 @@ impl Rig {
         let sup = Supervisor::new(&TOPOLOGY, km.clone(), clock.clone());
         let ready = ReadyBoard::new(&registry);
         ready.declare(&CAUSES);
+        ready.declare(&ron_service::log_engine::CAUSES);
         // Different keys in each engine, the same in each run.
         static ENGINES: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
         let seed = ENGINES.fetch_add(1, std::sync::atomic::Ordering::Relaxed);

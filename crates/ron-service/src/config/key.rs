@@ -21,8 +21,13 @@ pub enum Kind {
     Duration,
     /// `64KiB 1MiB`.
     Size,
-    /// A file system path; relative paths start at the process's working directory.
+    /// A path in the file system. A relative one begins at the directory of the configuration file that has it; from the
+    /// environment and the command line it begins at the working directory of the process.
     Path,
+    /// Several paths; comma-separated in the environment and on the command line.
+    Paths,
+    /// Path of a file with a secret, or `env:NAME`.
+    SecretSource,
     /// `127.0.0.1:7440` or `[::1]:7440`.
     Addr,
     /// A list of strings; comma-separated in the environment and on the command line. The function
@@ -44,6 +49,8 @@ impl Kind {
             Kind::Duration => "duration",
             Kind::Size => "size",
             Kind::Path => "path",
+            Kind::Paths => "list of paths",
+            Kind::SecretSource => "path or env:NAME",
             Kind::Addr => "address",
             Kind::List(_) => "list of text",
             Kind::Tables(_) => "blocks",

@@ -67,6 +67,9 @@ impl Config {
         let rows = table.rows();
         let mut loader = Loader {
             rows,
+            dir: file
+                .and_then(|(path, _)| path.parent())
+                .unwrap_or(Path::new("")),
             values: BTreeMap::new(),
             origins: BTreeMap::new(),
             problems: Vec::new(),
@@ -221,14 +224,16 @@ pub(crate) fn read_file(path: &Path) -> Result<String, Vec<ConfigProblem>> {
     std::fs::read_to_string(path).map_err(|e| fail(format!("cannot be read: {e}")))
 }
 
-struct Loader {
+struct Loader<'a> {
     rows: Vec<Key>,
+    /// Where relative paths in the file begin.
+    dir: &'a Path,
     values: BTreeMap<&'static str, Value>,
     origins: BTreeMap<&'static str, Origin>,
     problems: Vec<ConfigProblem>,
 }
 
-impl Loader {
+impl Loader<'_> {
     fn problem(&mut self, origin: Origin, key: &str, why: impl Into<String>) {
         self.problems.push(ConfigProblem {
             origin,
@@ -284,7 +289,7 @@ impl Loader {
                     (Kind::Tables(keys), DeValue::Array(items)) => {
                         self.blocks(key, keys, items, at)
                     }
-                    _ => values::from_toml(key, value.get_ref()),
+                    _ => values::from_toml(key, value.get_ref(), self.dir),
                 };
                 self.set(key, origin, read);
                 continue;
@@ -325,6 +330,7 @@ impl Loader {
             };
             let mut inner = Loader {
                 rows: keys.to_vec(),
+                dir: self.dir,
                 values: BTreeMap::new(),
                 origins: BTreeMap::new(),
                 problems: Vec::new(),

@@ -24,7 +24,7 @@ pub use load::{Config, ServiceSettings};
 pub use problem::{ConfigProblem, Origin};
 pub use render::{render_example, render_help, render_markdown};
 pub use secret_file::{read_secret_file, read_secret_in, secret_from_env_or_file};
-pub use setting::{Blocks, ByteSize, NoteName, Setting, Settings, Uid, check};
+pub use setting::{Blocks, ByteSize, NoteName, Paths, SecretSource, Setting, Settings, Uid, check};
 pub use table::Table;
 pub(crate) use table::{close, unknown_key};
 pub use units::{parse_duration, parse_size, show_duration, show_size};

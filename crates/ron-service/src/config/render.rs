@@ -12,7 +12,7 @@ use super::values::{Value, default_of};
 fn default_toml(key: &Key) -> String {
     match default_of(key) {
         Ok(value) => value.to_toml(),
-        Err(_) if matches!(key.kind, Kind::List(_)) => "[\"...\"]".into(),
+        Err(_) if matches!(key.kind, Kind::List(_) | Kind::Paths) => "[\"...\"]".into(),
         Err(_) => "\"...\"".into(),
     }
 }
@@ -21,7 +21,9 @@ fn range(key: &Key) -> String {
     match (key.kind, key.min, key.max) {
         (Kind::Choice(words), _, _) => words.join(", "),
         (_, "", "") => String::new(),
-        (Kind::Text | Kind::Parsed { .. }, min, max) => format!("length {min} to {max}"),
+        (Kind::Text | Kind::Parsed { .. } | Kind::SecretSource, min, max) => {
+            format!("length {min} to {max}")
+        }
         (_, min, "") => format!("at least {min}"),
         (_, "", max) => format!("at most {max}"),
         (_, min, max) => format!("{min} to {max}"),
@@ -70,7 +72,7 @@ fn describe(key: &Key) -> String {
 /// A file with every key commented out at its default: uncommenting all of it changes nothing.
 pub fn render_example(table: &Table) -> String {
     let mut out = format!(
-        "# {} configuration. Every key is shown with its default.\n# Precedence: flags, then the environment ({}...), then this file, then the defaults.\n",
+        "# {} configuration. Every key is shown with its default.\n# Precedence: flags, then the environment ({}...), then this file, then the defaults. Relative paths in this file begin at its directory.\n",
         table.service,
         table.env_prefix()
     );

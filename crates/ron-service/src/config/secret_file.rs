@@ -9,6 +9,9 @@ use ron_crypto::secret::SecretBytes;
 use ron_files::Dir;
 use zeroize::Zeroizing;
 
+/// What a text begins with that names an environment variable instead of a file.
+pub(super) const FROM_ENV: &str = "env:";
+
 /// Maximum size of a secret file, in bytes.
 const SECRET_BYTES_MAX: u64 = 64 * 1024;
 
@@ -73,7 +76,7 @@ pub fn secret_from_env_or_file(
     spec: &str,
     env: &dyn Fn(&str) -> Option<String>,
 ) -> Result<SecretBytes, String> {
-    match spec.strip_prefix("env:") {
+    match spec.strip_prefix(FROM_ENV) {
         Some(name) => env(name)
             .filter(|text| !text.is_empty())
             .map(|text| SecretBytes::from(text.into_bytes()))

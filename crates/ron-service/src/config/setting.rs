@@ -75,6 +75,10 @@ impl SubTable {
     }
 }
 
+/// Path of a file with a secret, or `env:NAME`; [`secret_from_env_or_file`](super::secret_from_env_or_file) reads it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SecretSource(pub String);
+
 /// A number of bytes, written `64KiB` or `1MiB`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ByteSize(pub u64);
@@ -85,6 +89,10 @@ impl ByteSize {
         usize::try_from(self.0).unwrap_or(usize::MAX)
     }
 }
+
+/// A list of paths; it may be empty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Paths(pub Vec<PathBuf>);
 
 /// The user id of a process, written as text: `"1000"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,6 +164,7 @@ setting! {
     ByteSize, Kind::Size, Value::Size(bytes) => Ok(Self(*bytes));
     PathBuf, Kind::Path, Value::Path(path) => Ok(path.clone());
     SocketAddr, Kind::Addr, Value::Addr(addr) => Ok(*addr);
+    SecretSource, Kind::SecretSource, Value::Text(text) => Ok(Self(text.clone()));
 }
 
 /// Values that are written as text with a syntax of their own.
@@ -213,6 +222,18 @@ impl<T: FromStr<Err: Display>> Setting for Vec<T> {
         match value {
             Value::Unset => Ok(Self::new()),
             Value::List(items) => items.iter().map(|item| parse(item)).collect(),
+            found => other(found),
+        }
+    }
+}
+
+impl Setting for Paths {
+    const KIND: Kind = Kind::Paths;
+    const OPTIONAL: bool = true;
+    fn from_value(value: &Value) -> Result<Self, String> {
+        match value {
+            Value::Unset => Ok(Self(Vec::new())),
+            Value::List(paths) => Ok(Self(paths.iter().map(PathBuf::from).collect())),
             found => other(found),
         }
     }

@@ -1,6 +1,6 @@
 //! Precedence, problems with their lines, golden texts, reload.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -499,6 +499,92 @@ fn settings_of_another_table_are_an_error() {
     let config = Config::from_pairs(&OTHER, &[]).unwrap();
     let error = config.read::<Own>().unwrap_err().to_string();
     assert_eq!(error, "queue.sign is not a key of this table");
+}
+
+#[test]
+fn relative_paths_of_a_file_begin_at_its_directory() {
+    crate::settings! {
+        struct Inner {
+            /// A module.
+            "module" => module: PathBuf;
+        }
+    }
+    crate::settings! {
+        struct Places {
+            /// A file.
+            "file" => file: Option<PathBuf>, restart(Files);
+            /// Other files.
+            "files" => files: Paths, reloadable;
+            /// A secret.
+            "pin" => pin: Option<SecretSource>, restart(Files);
+            /// Blocks with files.
+            "blocks" => blocks: Blocks<Inner>, restart(Files);
+        }
+    }
+    static PLACES: Table = Table {
+        service: "ron-places",
+        defaults: &[],
+        keys: Places::GROUPS,
+    };
+    let text = "data_dir = \"data\"\nfile = \"../policy\"\nfiles = [\"a.json\", \"/b.json\"]\npin = \"my.pin\"\n\
+                [[blocks]]\nmodule = \"m.so\"\n[[blocks]]\nmodule = \"/m.so\"\n";
+    let read = |path: &str, text: &str, set: &[(&str, &str)]| {
+        let own = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
+        let flags: Vec<_> = set.iter().map(own).collect();
+        let env = |name: &str| (name == "RON_PLACES_PIN").then(|| "env.pin".to_owned());
+        let config = Config::load(&PLACES, Some((Path::new(path), text)), &env, &flags);
+        let config = config.map_err(|problems| join(&problems)).unwrap();
+        (config.read::<Places>().unwrap(), config)
+    };
+    let (there, config) = read("/etc/ron/x.toml", text, &[("file", "flag")]);
+    let data_dir = |config: &Config| config.chassis().data_dir.clone();
+    assert_eq!(data_dir(&config), Some("/etc/ron/data".into()));
+    let all = [Path::new("/etc/ron/a.json"), Path::new("/b.json")];
+    assert_eq!(there.files.0, all);
+    let modules = there.blocks.iter().map(|one| one.module.as_path());
+    let all = [Path::new("/etc/ron/m.so"), Path::new("/m.so")];
+    assert_eq!(modules.collect::<Vec<_>>(), all);
+    // The environment and flags mean the working directory.
+    assert_eq!(there.file, Some("flag".into()));
+    assert_eq!(there.pin, Some(SecretSource("env.pin".to_owned())));
+    let shown = config.render_effective();
+    assert!(shown.contains("data_dir = \"/etc/ron/data\""), "{shown}");
+
+    let (there, config) = read("x.toml", text, &[]);
+    assert_eq!(data_dir(&config), Some("data".into()));
+    assert_eq!(there.file, Some("../policy".into()));
+    let (there, _) = read(
+        "etc/x.toml",
+        "file = \"\"\nfiles = []\n",
+        &[("pin", "env:PIN")],
+    );
+    assert_eq!((there.file, there.files.0.len()), (None, 0));
+    assert_eq!(there.pin, Some(SecretSource("env:PIN".to_owned())));
+}
+
+#[test]
+fn a_secret_of_the_environment_is_no_path() {
+    crate::settings! {
+        struct Own {
+            /// A secret.
+            "pin" => pin: Option<SecretSource>, restart(Files);
+        }
+    }
+    static PIN: Table = Table {
+        service: "ron-pin",
+        defaults: &[],
+        keys: Own::GROUPS,
+    };
+    for (typed, meant) in [
+        ("env:PIN", "env:PIN"),
+        ("pin", "/etc/pin"),
+        ("/pin", "/pin"),
+    ] {
+        let text = format!("pin = \"{typed}\"\n");
+        let config = Config::from_toml(&PIN, Path::new("/etc/ron.toml"), &text).unwrap();
+        let own = config.read::<Own>().unwrap();
+        assert_eq!(own.pin, Some(SecretSource(meant.to_owned())));
+    }
 }
 
 proptest! {

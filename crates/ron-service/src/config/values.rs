@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use toml::de::DeValue;
 
 use super::key::{Key, Kind, Reload};
+use super::secret_file::FROM_ENV;
 use super::units::{parse_duration, parse_size, show_duration, show_size};
 
 #[derive(Clone, Debug, PartialEq)]
@@ -66,7 +67,7 @@ pub(super) fn from_text(key: &Key, text: &str) -> Result<Value, String> {
         return empty(key);
     }
     let value = match key.kind {
-        Kind::Text => Value::Text(text.to_owned()),
+        Kind::Text | Kind::SecretSource => Value::Text(text.to_owned()),
         Kind::Parsed { check, .. } => {
             check(text)?;
             Value::Text(text.to_owned())
@@ -82,17 +83,29 @@ pub(super) fn from_text(key: &Key, text: &str) -> Result<Value, String> {
         Kind::Size => Value::Size(parse_size(text)?),
         Kind::Path => Value::Path(PathBuf::from(text)),
         Kind::Addr => Value::Addr(addr(text)?),
-        Kind::List(check) => list(
+        Kind::List(_) | Kind::Paths => list(
             text.split(',').map(str::trim).map(str::to_owned).collect(),
-            check,
+            check_of(key.kind),
         )?,
         Kind::Tables(_) => return Err("can only be written in a file, as [[blocks]]".into()),
     };
     in_range(key, value)
 }
 
-/// Parses one value from a TOML file. The loader reads blocks.
-pub(super) fn from_toml(key: &Key, found: &DeValue<'_>) -> Result<Value, String> {
+/// Parses one value from a TOML file in the directory `dir`, where relative paths begin. The loader reads blocks.
+pub(super) fn from_toml(key: &Key, found: &DeValue<'_>, dir: &Path) -> Result<Value, String> {
+    let below = |path: String| dir.join(path).to_string_lossy().into_owned();
+    Ok(match (key.kind, as_typed(key, found)?) {
+        (_, Value::Path(path)) => Value::Path(dir.join(path)),
+        (Kind::Paths, Value::List(paths)) => Value::List(paths.into_iter().map(below).collect()),
+        (Kind::SecretSource, Value::Text(path)) if !path.starts_with(FROM_ENV) => {
+            Value::Text(below(path))
+        }
+        (_, value) => value,
+    })
+}
+
+fn as_typed(key: &Key, found: &DeValue<'_>) -> Result<Value, String> {
     match (key.kind, found) {
         (Kind::Bool, DeValue::Boolean(value)) => Ok(Value::Bool(*value)),
         (Kind::Count, DeValue::Integer(value)) => {
@@ -100,19 +113,17 @@ pub(super) fn from_toml(key: &Key, found: &DeValue<'_>) -> Result<Value, String>
                 .map_err(|_| "must be a whole number, zero or more".to_owned())?;
             in_range(key, Value::Count(number))
         }
-        (Kind::List(check), DeValue::Array(items)) => {
+        (Kind::List(_) | Kind::Paths, DeValue::Array(items)) => {
             let texts: Option<Vec<String>> = items
                 .iter()
                 .map(|item| item.get_ref().as_str().map(str::to_owned))
                 .collect();
             let texts = texts.ok_or("must be a list of strings, as in [\"a\", \"b\"]")?;
-            in_range(key, list(texts, check)?)
+            in_range(key, list(texts, check_of(key.kind))?)
         }
-        (Kind::Bool | Kind::Count | Kind::List(_) | Kind::Tables(_), _) => Err(format!(
-            "must be {}, not {}",
-            example(key.kind),
-            found.type_str()
-        )),
+        (Kind::Bool | Kind::Count | Kind::List(_) | Kind::Paths | Kind::Tables(_), _) => Err(
+            format!("must be {}, not {}", example(key.kind), found.type_str()),
+        ),
         (_, DeValue::String(text)) => from_text(key, text),
         _ => Err(format!(
             "must be {} in quotes, not {}",
@@ -131,8 +142,9 @@ fn example(kind: Kind) -> &'static str {
         Kind::Duration => "a duration such as \"5s\"",
         Kind::Size => "a size such as \"1MiB\"",
         Kind::Path => "a path",
+        Kind::SecretSource => "the path of a file, or env:NAME",
         Kind::Addr => "an address such as \"127.0.0.1:7440\"",
-        Kind::List(_) => "a list such as [\"a\", \"b\"]",
+        Kind::List(_) | Kind::Paths => "a list such as [\"a\", \"b\"]",
         Kind::Tables(_) => "one or more [[blocks]]",
     }
 }
@@ -144,7 +156,7 @@ fn empty(key: &Key) -> Result<Value, String> {
     }
     match key.kind {
         Kind::Text if key.min.is_empty() => Ok(Value::Text(String::new())),
-        Kind::List(_) => Ok(Value::List(Vec::new())),
+        Kind::List(_) | Kind::Paths => Ok(Value::List(Vec::new())),
         Kind::Tables(_) => Ok(Value::Tables(Vec::new())),
         _ if key.default.is_empty() => Ok(Value::Unset),
         _ => Err(format!("must not be empty; the default is {}", key.default)),
@@ -157,6 +169,14 @@ pub(super) fn default_of(key: &Key) -> Result<Value, String> {
         return Err("is required".into());
     }
     from_text(key, key.default)
+}
+
+/// What is wrong with an item of a list.
+fn check_of(kind: Kind) -> fn(&str) -> Result<(), String> {
+    match kind {
+        Kind::List(check) => check,
+        _ => |_| Ok(()),
+    }
 }
 
 fn list(items: Vec<String>, check: fn(&str) -> Result<(), String>) -> Result<Value, String> {

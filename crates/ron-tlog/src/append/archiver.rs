@@ -43,6 +43,16 @@ pub struct ArchivedSegment {
 }
 
 impl Archiver {
+    /// Whether the log has an archive, configured now or before.
+    pub fn has_archive(&self) -> bool {
+        self.shared.meta.archive.is_some()
+    }
+
+    /// As [`check_archived`], of this log.
+    pub fn check(&self) -> Result<u64, OpenError> {
+        check_archived(&*self.shared.disk, &self.shared.dir)
+    }
+
     /// Archives the next segment that was last written at least `after` ago; `None` when there is none, when the log has no archive,
     /// or when `stop` returned true, which is asked every 256 KiB.
     pub fn step(
@@ -165,6 +175,40 @@ pub fn archived_files(disk: &dyn Disk, dir: &Path) -> Result<Vec<PathBuf>, OpenE
         files.extend(found.map_err(OpenError::io("reading", path))?);
     }
     Ok(files)
+}
+
+/// Opens every archived segment of the log in `dir`, without reading its content; their number. An error names the first that is missing,
+/// cannot be read, or has another length.
+pub fn check_archived(disk: &dyn Disk, dir: &Path) -> Result<u64, OpenError> {
+    let Some(meta) = Meta::load(disk, dir)? else {
+        return Ok(0);
+    };
+    let names = disk.list(dir).map_err(OpenError::io("listing", dir))?;
+    let mut count = 0;
+    for number in segments::numbers(&names) {
+        let failed = OpenError::io("opening", dir.join(segment_name(number)));
+        let found = segments::archived(disk, dir, &meta, number);
+        let opened = found.and_then(|path| {
+            let is_archived = path.is_some();
+            segments::open(disk, dir, &meta, number).map(|_| u64::from(is_archived))
+        });
+        count += opened.map_err(failed)?;
+    }
+    Ok(count)
+}
+
+/// Has a copy of a log, whose archived segments are beside it, know nothing of the archive of the original.
+pub fn forget_archive(disk: &dyn Disk, dir: &Path) -> Result<(), OpenError> {
+    match Meta::load(disk, dir)? {
+        Some(meta) if meta.archive.is_some() => {
+            let meta = Meta {
+                archive: None,
+                ..meta
+            };
+            meta.store(disk, dir)
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The directory of the compressed files of the log in `dir`, which is that log's alone; `None` without an archive.

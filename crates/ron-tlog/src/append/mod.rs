@@ -39,7 +39,9 @@ mod verify;
 mod window;
 mod witness_store;
 
-pub use archiver::{ArchivedSegment, Archiver, archive_of, archived_files};
+pub use archiver::{
+    ArchivedSegment, Archiver, archive_of, archived_files, check_archived, forget_archive,
+};
 pub use checkpointer::Checkpointer;
 pub use engine_log::{EngineError, EngineLog, OnceAppended};
 pub use errors::{
