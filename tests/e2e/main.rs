@@ -73,6 +73,7 @@ mod pictures;
 mod pkcs11;
 mod public_host;
 mod readme;
+mod relative_paths;
 mod rewarder;
 mod rewarder_assets;
 mod rewarder_bundle;

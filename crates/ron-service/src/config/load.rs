@@ -67,9 +67,7 @@ impl Config {
         let rows = table.rows();
         let mut loader = Loader {
             rows,
-            dir: file
-                .and_then(|(path, _)| path.parent())
-                .unwrap_or(Path::new("")),
+            dir: PathBuf::new(),
             values: BTreeMap::new(),
             origins: BTreeMap::new(),
             problems: Vec::new(),
@@ -224,16 +222,16 @@ pub(crate) fn read_file(path: &Path) -> Result<String, Vec<ConfigProblem>> {
     std::fs::read_to_string(path).map_err(|e| fail(format!("cannot be read: {e}")))
 }
 
-struct Loader<'a> {
+struct Loader {
     rows: Vec<Key>,
-    /// Where relative paths in the file begin.
-    dir: &'a Path,
+    /// Where relative paths in the file begin; absolute.
+    dir: PathBuf,
     values: BTreeMap<&'static str, Value>,
     origins: BTreeMap<&'static str, Origin>,
     problems: Vec<ConfigProblem>,
 }
 
-impl Loader<'_> {
+impl Loader {
     fn problem(&mut self, origin: Origin, key: &str, why: impl Into<String>) {
         self.problems.push(ConfigProblem {
             origin,
@@ -253,6 +251,8 @@ impl Loader<'_> {
     }
 
     fn file(&mut self, path: &Path, text: &str) {
+        let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        self.dir = absolute.parent().map(Path::to_owned).unwrap_or_default();
         let lines = Lines::of(text);
         let at = |offset: usize| Origin::File {
             path: path.to_owned(),
@@ -289,7 +289,7 @@ impl Loader<'_> {
                     (Kind::Tables(keys), DeValue::Array(items)) => {
                         self.blocks(key, keys, items, at)
                     }
-                    _ => values::from_toml(key, value.get_ref(), self.dir),
+                    _ => values::from_toml(key, value.get_ref(), &self.dir),
                 };
                 self.set(key, origin, read);
                 continue;
@@ -330,7 +330,7 @@ impl Loader<'_> {
             };
             let mut inner = Loader {
                 rows: keys.to_vec(),
-                dir: self.dir,
+                dir: self.dir.clone(),
                 values: BTreeMap::new(),
                 origins: BTreeMap::new(),
                 problems: Vec::new(),
