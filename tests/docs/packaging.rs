@@ -56,6 +56,7 @@ fn uncommented(table: &Table, text: &str) -> String {
 }
 
 const KMS_KEY: &str = "ron/issuer/ed25519/00000000-0000-4000-8000-000000000000";
+const POLICY_DIR: &str = "/etc/ron/policy";
 const PUBLIC_KEY: &str = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
 
 /// Values for the keys without a default.
@@ -64,6 +65,7 @@ fn required(table: &Table) -> Vec<(&'static str, &'static str)> {
     rows.map(|key| match key.kind {
         Kind::Parsed { .. } => (key.name, KMS_KEY),
         Kind::List(_) => (key.name, PUBLIC_KEY),
+        Kind::Path => (key.name, POLICY_DIR),
         _ => (key.name, "..."),
     })
     .collect()
@@ -74,6 +76,7 @@ fn filled(text: &str) -> String {
     let digest = "ab".repeat(32);
     text.replace("[\"...\"]", &format!("[\"{PUBLIC_KEY}\"]"))
         .replace("\nkey = \"...\"", &format!("\nkey = \"{KMS_KEY}\""))
+        .replace("\ndir = \"...\"", &format!("\ndir = \"{POLICY_DIR}\""))
         .replace("  name = \"...\"", "  name = \"caller\"")
         .replace("  moved = \"...\"", "  moved = \"2026-01-01T00:00:00Z\"")
         .replace("  url = \"...\"", "  url = \"http://127.0.0.1:9000/\"")

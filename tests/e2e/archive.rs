@@ -9,7 +9,7 @@ use ron_files::OsDisk;
 use ron_tests::{Fleet, json, ok, read_json, ron_on, until};
 use ron_tlog::append::archived_files;
 use ron_tlog::{Log, LogOptions, TlogProof, VerifierKey};
-use serde_json::{Value, json};
+use serde_json::json;
 
 /// Entries of a segment of the logs that the test makes, and of that of the KMS.
 const SHORT: usize = 256;
@@ -51,7 +51,13 @@ fn fill(fleet: &Fleet) {
     let key = fleet.kms("keys", &make, 201)["key"].clone();
     let items = vec![json!({"message": "eA"}); 1_000];
     for _ in 0..=(2 * LONG).div_ceil(items.len()) {
-        fleet.kms("sign_batch", &json!({"key": key, "items": items}), 200);
+        // A busy disk may take longer than the deadline; a leaf too many does no harm.
+        until("they are signed", || {
+            let url = format!("{}/v1/kms/sign_batch", fleet.api_socket("ron-kms"));
+            let body = json!({"key": key, "items": items}).to_string();
+            let reply = fleet.post(&url, Some(&fleet.operator_token()), &body, &[]);
+            reply.status == 200
+        });
     }
     let token = fleet.token("svc-wallet", None);
     let issues =
@@ -137,7 +143,11 @@ fn archives_are_read(fleet: &Fleet) {
         first_entry(fleet, service);
     }
     let feed = json(&fleet.revocations("?after=0"), 200);
-    assert_eq!(feed["events"][0]["revoked"]["jti"], "t-0", "{feed}");
+    let mut events = feed["events"].as_array().unwrap().iter();
+    assert!(
+        events.any(|event| event["revoked"]["jti"] == "t-0"),
+        "{feed}"
+    );
     let url = format!(
         "{}/v1/ledger/events?after=0&limit=10",
         fleet.api_socket("ron-ledger")
@@ -206,19 +216,15 @@ fn archived_segments_are_read_backed_up_and_restored() {
     ok(&ron_on(dir.path(), &["init"]));
     shorten(dir.path());
     let mut fleet = Fleet::start_in(dir.clone());
-    let began = std::time::Instant::now();
     fill(&fleet);
-    eprintln!("FILLED {:?}", began.elapsed());
     let entries = LOGS.map(|(service, ..)| first_entry(&fleet, service));
     fleet.stop();
     configure(dir.path(), &elsewhere);
     let fleet = Fleet::start_in(dir.clone());
-    let began = std::time::Instant::now();
     for (service, ..) in LOGS.into_iter().rev() {
         until("closed segments are archived", || {
             !archived(dir.path(), service).is_empty()
         });
-        eprintln!("ARCHIVED {service} {:?}", began.elapsed());
     }
     for (service, at) in [
         ("ron-kms", elsewhere.clone()),

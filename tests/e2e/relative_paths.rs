@@ -1,6 +1,7 @@
 //! A configuration with relative paths means the directory of its file: wherever the service starts, and in a copy of the directory.
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -37,6 +38,7 @@ fn a_copy_of_a_directory_has_its_own_data_wherever_the_service_starts() {
     let [one, two, elsewhere] = ["one", "two", "elsewhere"].map(|name| place.path().join(name));
     for dir in [&one, &elsewhere] {
         fs::create_dir(dir).unwrap();
+        fs::set_permissions(dir, Permissions::from_mode(0o700)).unwrap();
     }
     fs::write(one.join("config.toml"), CONFIG).unwrap();
     let relative = PathBuf::from("../one/config.toml");
