@@ -19,7 +19,7 @@ pub const HEADER: &str = "| figure | clients | per second | p50 ms | p99 ms | ma
 /// Timeout of one response.
 const ANSWER: Duration = Duration::from_secs(30);
 /// Interval at which clients that wait are looked at.
-const LOOK: Duration = Duration::from_millis(10);
+pub const LOOK: Duration = Duration::from_millis(10);
 
 /// The result of a load.
 pub struct Figure {
@@ -42,11 +42,7 @@ impl Figure {
 
     fn refuse(&mut self, answer: &Answer) {
         self.refused += 1;
-        self.refusal.get_or_insert_with(|| {
-            let text = String::from_utf8_lossy(&answer.body);
-            let start: String = text.chars().take(120).collect();
-            format!("{} {start}", answer.status)
-        });
+        self.refusal.get_or_insert_with(|| answer.start());
     }
 
     /// One row; each response counts for `per` operations.
@@ -55,7 +51,7 @@ impl Figure {
             let index = self.micros.len().saturating_sub(1) * share / 100;
             f64::from(self.micros.get(index).copied().unwrap_or(0)) / 1000.0
         };
-        let rate = (self.micros.len() * per) as f64 / self.seconds;
+        let rate = self.rate() * per as f64;
         let note = match &self.refusal {
             Some(text) => format!(" ({text})"),
             None => String::new(),
@@ -74,6 +70,14 @@ impl Figure {
     /// Answers that were a success.
     pub fn answers(&self) -> usize {
         self.micros.len()
+    }
+
+    pub fn rate(&self) -> f64 {
+        self.answers() as f64 / self.seconds
+    }
+
+    pub const fn refused(&self) -> u64 {
+        self.refused
     }
 
     /// A quantile of the response times, in milliseconds.
@@ -134,6 +138,17 @@ pub struct Answer {
 }
 
 impl Answer {
+    pub fn is_success(&self) -> bool {
+        (200..300).contains(&self.status)
+    }
+
+    /// Its status and the start of its body.
+    pub fn start(&self) -> String {
+        let text = String::from_utf8_lossy(&self.body);
+        let start: String = text.chars().take(120).collect();
+        format!("{} {start}", self.status)
+    }
+
     /// The response at the start of these bytes; `None` while a part of it is missing.
     fn read(bytes: &[u8]) -> Result<Option<Self>, String> {
         let Some(head) = bytes.windows(4).position(|w| w == b"\r\n\r\n") else {
@@ -239,8 +254,18 @@ impl Connection {
     }
 }
 
-/// Threads that serve the clients of a load.
+/// Maximum number of threads that serve the clients of a load.
 const DRIVERS: usize = 2;
+
+/// The makers of the clients of each thread.
+pub fn shares(clients: usize, maker: impl Fn(usize) -> Maker) -> Vec<Vec<Maker>> {
+    let drivers = DRIVERS.min(clients);
+    let mut makers: Vec<Vec<Maker>> = (0..drivers).map(|_| Vec::new()).collect();
+    for n in 0..clients {
+        makers[n % drivers].push(maker(n));
+    }
+    makers
+}
 
 /// Lets `clients` call `host` for `time`; `maker` makes the requests of client n.
 pub fn load(
@@ -249,12 +274,8 @@ pub fn load(
     time: Duration,
     maker: impl Fn(usize) -> Maker,
 ) -> Result<Figure, String> {
-    let drivers = DRIVERS.min(clients);
-    let mut makers: Vec<Vec<Maker>> = (0..drivers).map(|_| Vec::new()).collect();
-    for n in 0..clients {
-        makers[n % drivers].push(maker(n));
-    }
-    let start = Barrier::new(drivers);
+    let makers = shares(clients, maker);
+    let start = Barrier::new(makers.len());
     let parts: Vec<Result<Figure, String>> = std::thread::scope(|scope| {
         let start = &start;
         let running: Vec<_> = makers
@@ -278,55 +299,41 @@ pub fn load(
     Ok(sum)
 }
 
-/// A client of a load. One that is told to retry waits as long as told and repeats the request; the
-/// time counts from the first attempt.
-struct Client {
+/// A client of a load. One that is told to retry waits as long as told and repeats the request.
+pub struct Client {
     connection: Connection,
     next: Maker,
     request: Vec<u8>,
-    sent: Instant,
+    /// When the latency of the request counts from.
+    pub since: Instant,
     /// When the request is to be repeated.
     repeat: Option<Instant>,
 }
 
 impl Client {
-    fn open(host: &str, mut next: Maker) -> Result<Self, String> {
-        Ok(Self {
-            connection: Connection::open(host)?,
-            request: next(),
-            next,
-            sent: Instant::now(),
-            repeat: None,
-        })
+    /// Sends the next request; its latency counts from `since`.
+    pub fn send(&mut self, since: Instant) -> Result<(), String> {
+        (self.request, self.since) = ((self.next)(), since);
+        self.connection.begin(&self.request)
     }
 
-    /// Takes the response if it is there, and sends the next request.
-    fn advance(&mut self, figure: &mut Figure) -> Result<(), String> {
-        if self.repeat.is_some() {
-            return Ok(());
+    /// The response, if it is there; the client is free then, unless it repeats the request.
+    pub fn take(&mut self) -> Result<Option<Answer>, String> {
+        let answer = self.connection.advance()?;
+        if let Some(answer) = &answer {
+            self.connection.buffer.clear();
+            let told = answer.retry_after.map(Duration::from_secs);
+            self.repeat = told.map(|wait| Instant::now() + wait);
         }
-        let Some(answer) = self.connection.advance()? else {
-            return Ok(());
-        };
-        if (200..300).contains(&answer.status) {
-            figure.micros.push(self.sent.elapsed().as_micros() as u32);
-        } else {
-            figure.refuse(&answer);
-        }
-        match answer.retry_after {
-            Some(seconds) if answer.status == 429 => {
-                self.repeat = Some(Instant::now() + Duration::from_secs(seconds));
-                Ok(())
-            }
-            _ => {
-                (self.request, self.sent) = ((self.next)(), Instant::now());
-                self.connection.begin(&self.request)
-            }
-        }
+        Ok(answer)
+    }
+
+    pub const fn repeats(&self) -> bool {
+        self.repeat.is_some()
     }
 
     /// Repeats the request when its time has come.
-    fn repeat(&mut self, now: Instant) -> Result<(), String> {
+    pub fn repeat(&mut self, now: Instant) -> Result<(), String> {
         if self.repeat.is_none_or(|at| at > now) {
             return Ok(());
         }
@@ -335,32 +342,39 @@ impl Client {
     }
 }
 
+/// Opens the connections of the clients of one thread. The token of an event is the client's index.
+pub fn open(host: &str, makers: Vec<Maker>) -> Result<(SharedPoller, Vec<Client>), String> {
+    let poller = OsNet.poller().map_err(|e| e.to_string())?;
+    let mut clients = Vec::new();
+    for (token, next) in makers.into_iter().enumerate() {
+        let client = Client {
+            connection: Connection::open(host)?,
+            next,
+            request: Vec::new(),
+            since: Instant::now(),
+            repeat: None,
+        };
+        let id = client.connection.stream.id();
+        let added = poller.add(id, token as u64, Watch::Changes);
+        added.map_err(|e| e.to_string())?;
+        clients.push(client);
+    }
+    Ok((poller, clients))
+}
+
 fn drive(
     host: &str,
     time: Duration,
     makers: Vec<Maker>,
     start: &Barrier,
 ) -> Result<Figure, String> {
-    let opened = || -> Result<(SharedPoller, Vec<Client>), String> {
-        let poller = OsNet.poller().map_err(|e| e.to_string())?;
-        let mut clients = Vec::new();
-        for (token, next) in makers.into_iter().enumerate() {
-            let client = Client::open(host, next)?;
-            let id = client.connection.stream.id();
-            let added = poller.add(id, token as u64, Watch::Changes);
-            added.map_err(|e| e.to_string())?;
-            clients.push(client);
-        }
-        Ok((poller, clients))
-    };
-    let opened = opened();
+    let opened = open(host, makers);
     start.wait();
     let (poller, mut clients) = opened?;
     let mut figure = Figure::new(Duration::ZERO);
     let begin = Instant::now();
     for client in &mut clients {
-        client.sent = Instant::now();
-        client.connection.begin(&client.request)?;
+        client.send(Instant::now())?;
     }
     let mut events: Vec<Event> = Vec::with_capacity(clients.len());
     let mut looked = begin;
@@ -368,7 +382,20 @@ fn drive(
         events.clear();
         poller.wait(&mut events, LOOK);
         for event in &events {
-            clients[event.token as usize].advance(&mut figure)?;
+            let client = &mut clients[event.token as usize];
+            let Some(answer) = client.take()? else {
+                continue;
+            };
+            if answer.is_success() {
+                figure
+                    .micros
+                    .push(client.since.elapsed().as_micros() as u32);
+            } else {
+                figure.refuse(&answer);
+            }
+            if !client.repeats() {
+                client.send(Instant::now())?;
+            }
         }
         if looked.elapsed() >= LOOK {
             looked = Instant::now();

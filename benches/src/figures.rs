@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
 use crate::FleetArgs;
 use crate::client::{self, Connection, Maker, load, request};
@@ -30,17 +31,7 @@ struct Bench {
 
 /// Runs the requested figures and prints them.
 pub fn run(args: &FleetArgs) -> Result<(), String> {
-    let own;
-    let dir = if let Some(dir) = &args.dir {
-        dir.as_path()
-    } else {
-        own = tempfile::Builder::new()
-            .prefix("ron-load-")
-            .tempdir_in(".")
-            .map_err(|e| e.to_string())?;
-        own.path()
-    };
-    let dir = std::path::absolute(dir).map_err(|e| e.to_string())?;
+    let (dir, _temporary) = directory(args.dir.as_deref())?;
     let ron = match &args.ron {
         Some(ron) => ron.clone(),
         None => beside("ron")?,
@@ -90,6 +81,23 @@ pub fn run(args: &FleetArgs) -> Result<(), String> {
     Ok(())
 }
 
+/// The directory to measure, absolute; a temporary one below the present one when none is given.
+pub fn directory(given: Option<&Path>) -> Result<(PathBuf, Option<TempDir>), String> {
+    let own = match given {
+        Some(_) => Ok(None),
+        None => tempfile::Builder::new()
+            .prefix("ron-load-")
+            .tempdir_in(".")
+            .map(Some),
+    };
+    let own = own.map_err(|e| e.to_string())?;
+    let dir = given
+        .or(own.as_ref().map(TempDir::path))
+        .unwrap_or(Path::new("."));
+    let dir = std::path::absolute(dir).map_err(|e| e.to_string())?;
+    Ok((dir, own))
+}
+
 pub fn beside(name: &str) -> Result<PathBuf, String> {
     let own = std::env::current_exe().map_err(|e| e.to_string())?;
     let path = own.with_file_name(name);
@@ -131,7 +139,7 @@ pub fn bearer(token: &str) -> String {
 }
 
 /// A maker that repeats one request.
-fn same(request: Vec<u8>) -> Maker {
+pub fn same(request: Vec<u8>) -> Maker {
     Box::new(move || request.clone())
 }
 

@@ -11,12 +11,15 @@ mod fleet;
 mod json;
 mod kms;
 mod machine;
+mod open;
+mod pauses;
 mod policy;
 mod proofs;
 mod raw;
 mod reads;
 mod revocations;
 mod sizes;
+mod tail;
 mod wallet;
 
 use std::path::PathBuf;
@@ -62,6 +65,8 @@ enum Command {
     Reads(ReadsArgs),
     /// Start a fleet and weigh what each kind of operation leaves on disk.
     Sizes(sizes::SizeArgs),
+    /// Start a fleet and measure the tail of its latencies with an open loop.
+    Tail(tail::TailArgs),
     /// Fill the KMS's audit log and request proofs from it.
     Proofs(proofs::ProofArgs),
     /// GET one URL as fast as the server responds.
@@ -148,6 +153,7 @@ fn main() {
         Command::Wallet(args) => wallet::run(&args),
         Command::Reads(args) => reads::run(&args),
         Command::Sizes(args) => sizes::run(&args),
+        Command::Tail(args) => tail::run(args),
         Command::Proofs(args) => proofs::run(&args),
         Command::Get(args) => get(&args),
     };

@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::WalletArgs;
-use crate::client::{Connection, HEADER, load};
+use crate::client::{Connection, HEADER, Maker, load};
 use crate::figures::{ask, bearer, beside, issue, post};
 use crate::fleet::{self, Fleet};
 use crate::machine;
@@ -92,6 +92,12 @@ fn one_account(args: &WalletArgs, host: &str, tokens: &[String]) -> Result<(), S
     Ok(())
 }
 
+/// Transfers of client `n` from its account of a family to payees that are spread evenly.
+pub fn even_transfers(host: &str, tokens: Vec<String>, family: &str, n: usize) -> Maker {
+    let payees = Payees::new(false, n);
+    transfers(host.to_owned(), tokens, family.to_owned(), n, payees)
+}
+
 /// The requests of client `n`.
 fn transfers(
     host: String,
@@ -99,7 +105,7 @@ fn transfers(
     family: String,
     n: usize,
     mut payees: Payees,
-) -> Box<dyn FnMut() -> Vec<u8> + Send> {
+) -> Maker {
     let mut nonce = 0_usize;
     Box::new(move || {
         nonce += 1;

@@ -7,6 +7,7 @@ mod abreast;
 mod bench;
 mod bench_ledger;
 mod bench_reads;
+mod bench_tail;
 mod bench_tokens;
 mod builds;
 mod clean_root;

@@ -3,6 +3,7 @@
 use crate::bench;
 use crate::bench_ledger;
 use crate::bench_reads;
+use crate::bench_tail;
 use crate::bench_tokens;
 use crate::parsers;
 use crate::release;
@@ -91,6 +92,23 @@ pub const PRODUCTS: &[Task] = &[
             "--out=docs/bench/reads.md : the page",
         ],
         run: Run::Steps(bench_reads::reads),
+        ..REST
+    },
+    Task {
+        name: "bench-tail",
+        group: Group::Measurement,
+        shows: "latencies of sign, issue and transfer up to the worst, with an open loop at 50 % and 90 % of the peak, and pauses above 20 ms; writes docs/bench/tail.md",
+        example: "10",
+        args: &[
+            "seconds=3 : seconds per figure",
+            "dir=target/bench-tail : directory on the disk to measure; emptied",
+            "--clients=1,10,100,1000 : numbers of clients",
+            "--shares=50,90 : loads in percent of the peak",
+            "--profile=release : cargo's profile; dev builds quickly, to try the task",
+            "--note= : what else was going on, for the page",
+            "--out=docs/bench/tail.md : the page",
+        ],
+        run: Run::Steps(bench_tail::tail),
         ..REST
     },
     Task {
