@@ -37,6 +37,8 @@ const BATCH_ENTRIES: usize = 4_096;
 const BATCH_JOBS: usize = 1_024;
 /// Maximum pause between two checks for due holds.
 const IDLE: Duration = Duration::from_millis(250);
+/// Longest single wait of a writer that has no holds and shares its log with no other node.
+const NO_HOLDS: Duration = Duration::from_secs(60);
 /// How long the writer waits for space in the answers queue before it answers itself.
 const ANSWER_WAIT: Duration = Duration::from_secs(1);
 /// Minimum number of new entries for a snapshot when the service stops.
@@ -251,11 +253,15 @@ impl Writer {
         }
     }
 
-    /// Time until the next hold expires, at most [`IDLE`]; shorter while a standby follows, and while a commit has no outcome.
+    /// Time until the next hold expires, at most [`IDLE`], as the date may be set; without holds a commit ends the pause. Shorter
+    /// while a standby follows, and while a commit has no outcome.
     fn pause(&self, engine: &Engine, node: Option<&Node>) -> Duration {
         let is_quick = |node: &Node| node.is_held() || engine.epoch().is_none();
         if node.is_some_and(is_quick) && !self.gate.is_shut() {
             return FOLLOW;
+        }
+        if node.is_none() && engine.next_expiry().is_none() {
+            return NO_HOLDS;
         }
         let due = self
             .next_expiry(engine)

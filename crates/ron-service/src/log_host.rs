@@ -268,6 +268,8 @@ pub struct ToWitnesses {
 
 /// How often the thread checks for new entries.
 const TICK: Duration = Duration::from_millis(100);
+/// The same while every entry is covered and no witness is asked. The age of entries that come meanwhile counts from the check before.
+const IDLE_TICK: Duration = Duration::from_millis(250);
 
 impl CheckpointRoom {
     /// Exports `<metric>_checkpoint_age_seconds` and `checkpoint_late_total`.
@@ -325,9 +327,12 @@ impl CheckpointRoom {
             pacer: Pacer::default(),
             failures: FailureLog::default(),
         };
-        while !ctx.shutdown.wait(Deadline::within(TICK)) {
+        let mut pause = TICK;
+        while !ctx.shutdown.wait(Deadline::within(pause)) {
             held.cosign();
             held.tick();
+            let idle = held.pacer.is_idle() && self.witnesses.get().is_none();
+            pause = if idle { IDLE_TICK } else { TICK };
         }
     }
 
@@ -446,8 +451,10 @@ impl Loan<'_> {
 /// Decides when a checkpoint is due. Pure.
 #[derive(Debug, Default)]
 struct Pacer {
-    /// When the oldest uncovered entry was first seen, Unix milliseconds.
+    /// When the oldest uncovered entry was at most made, Unix milliseconds.
     since_ms: Option<u64>,
+    /// When every entry was last found covered.
+    covered_ms: Option<u64>,
     late_reported: bool,
 }
 
@@ -461,10 +468,14 @@ enum Pace {
 impl Pacer {
     fn pace(&mut self, uncovered: u64, now_ms: u64, plan: &CheckpointPlan) -> Pace {
         if uncovered == 0 {
-            *self = Self::default();
+            *self = Self {
+                covered_ms: Some(now_ms),
+                ..Self::default()
+            };
             return Pace::Nothing;
         }
-        let since = *self.since_ms.get_or_insert(now_ms);
+        let since = self.covered_ms.unwrap_or(now_ms);
+        let since = *self.since_ms.get_or_insert(since);
         let age = Duration::from_millis(now_ms.saturating_sub(since));
         if age >= plan.late {
             let first = !std::mem::replace(&mut self.late_reported, true);
@@ -478,10 +489,16 @@ impl Pacer {
         }
     }
 
+    /// Whether every entry is covered, as far as known.
+    const fn is_idle(&self) -> bool {
+        self.since_ms.is_none()
+    }
+
     /// Starts a new period for entries that were added while the checkpoint was made.
     fn published(&mut self, uncovered: u64, now_ms: u64) {
         *self = Self {
             since_ms: (uncovered > 0).then_some(now_ms),
+            covered_ms: (uncovered == 0).then_some(now_ms),
             late_reported: false,
         };
     }

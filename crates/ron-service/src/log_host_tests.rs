@@ -260,8 +260,9 @@ fn pacing() {
         );
     };
     check(0, 0, Pace::Nothing);
+    check(0, 59_750, Pace::Nothing);
     check(0, 60_000, Pace::Nothing);
-    check(1, 60_000, Pace::Nothing);
+    check(1, 60_250, Pace::Nothing); // since 60,000, when everything was covered
     check(4_999, 60_700, Pace::Nothing);
     check(4_999, 60_800, Pace::Due);
     check(5_000, 60_801, Pace::Due);
@@ -270,7 +271,13 @@ fn pacing() {
     check(5_001, 62_100, Pace::Late { first: false });
     check(0, 62_200, Pace::Nothing);
     check(5_000, 62_300, Pace::Due);
+    assert!(!pacer.is_idle());
     pacer.published(1, 62_400);
+    assert!(!pacer.is_idle());
     assert_eq!(pacer.pace(1, 63_100, &plan), Pace::Nothing);
     assert_eq!(pacer.pace(1, 63_200, &plan), Pace::Due);
+    pacer.published(0, 63_200);
+    assert!(pacer.is_idle());
+    assert_eq!(pacer.pace(1, 63_450, &plan), Pace::Nothing);
+    assert_eq!(pacer.pace(1, 64_000, &plan), Pace::Due);
 }

@@ -37,7 +37,7 @@ use crate::topology::{
 use crate::view::{Builder, empty_board};
 
 /// The watcher notices a reload after at most this long.
-const NOTICE: Duration = Duration::from_millis(250);
+const NOTICE: Duration = Duration::from_secs(1);
 
 /// The console as a service.
 pub struct SvcAdmin;

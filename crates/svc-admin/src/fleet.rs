@@ -22,8 +22,8 @@ use crate::topology::METRICS_CMD;
 const FIRST_SPACING: Duration = Duration::from_millis(50);
 /// Every how many polls the topology is read; it changes only when a node restarts.
 const TOPOLOGY_EVERY: u64 = 6;
-/// The scheduler notices a new roster after at most this long.
-const NOTICE: Duration = Duration::from_millis(250);
+/// Longest single wait of the scheduler without nodes.
+const IDLE: Duration = Duration::from_secs(60);
 /// Pause when every sampler is busy.
 const FULL_PAUSE: Duration = Duration::from_millis(50);
 
@@ -44,6 +44,8 @@ pub enum Event {
     Refresh(String),
     /// A poll ended; the next one is due after the pause.
     Polled { node: Arc<Node>, pause: Duration },
+    /// There is another roster.
+    Roster,
 }
 
 /// A poll to be made: a node that is due.
@@ -151,6 +153,8 @@ impl Fleet {
             nodes,
             places,
         });
+        // A full queue: the scheduler reads the roster after each event.
+        let _ = self.events.try_send(Event::Roster);
     }
 
     /// The body of the scheduler's thread.
@@ -169,9 +173,7 @@ impl Fleet {
                     break;
                 }
             }
-            let until = plan
-                .next_due()
-                .map_or(now + NOTICE, |due| due.min(now + NOTICE));
+            let until = plan.next_due().unwrap_or(now + IDLE);
             match events.recv(&ctx.shutdown, Deadline::at_instant(until)) {
                 Recv::Item(event) => plan.take(event, self.clock.now()),
                 Recv::Timeout => {}
@@ -275,6 +277,7 @@ impl Plan {
                 slot.at = now;
                 self.due.insert((now, id));
             }
+            Event::Roster => {} // the scheduler reads it before each wait
             Event::Polled { node, pause } => {
                 let id = &node.spec.id;
                 // A node of an earlier roster is not planned again.

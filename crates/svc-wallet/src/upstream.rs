@@ -91,6 +91,13 @@ impl Clocks {
         let since = |t: Instant| now.saturating_duration_since(t.max(heard));
         self.oldest().map_or(Duration::ZERO, since)
     }
+
+    /// Time until the ledger counts as stalled, if it answers nothing until then. A call that begins later does not
+    /// shorten it.
+    fn stalls_within(&self, now: Instant, after: StalledAfter) -> Duration {
+        let silent = after.silent.saturating_sub(self.time_without_answer(now));
+        silent.min(after.hangs.saturating_sub(self.age(now)))
+    }
 }
 
 /// When a ledger with an in-flight call counts as stalled.
@@ -293,17 +300,16 @@ impl Upstream {
         self.closed.with(|known| known.as_ref().map(closed_ledger))
     }
 
-    /// Whether the ledger is silent or a call hangs. Computed from the clocks on every call, so
-    /// that one answer ends the stall at once.
-    fn stalled(&self) -> bool {
-        let now = self.clock.now();
-        self.clocks.time_without_answer(now) >= self.stalled_after.silent
-            || self.clocks.age(now) >= self.stalled_after.hangs
+    /// Time until the ledger is silent or a call hangs, if it answers nothing until then; zero when it does. Computed
+    /// from the clocks on every call, so that one answer ends the stall at once.
+    pub fn stalls_within(&self) -> Duration {
+        self.clocks
+            .stalls_within(self.clock.now(), self.stalled_after)
     }
 
     /// Why the ledger cannot be read now; `None` when it can.
     pub fn unreachable(&self) -> Option<&'static str> {
-        if self.stalled() {
+        if self.stalls_within().is_zero() {
             Some("the ledger does not answer in time")
         } else if self.unavailable.load(Ordering::Acquire) {
             Some("the ledger cannot be reached")
@@ -596,5 +602,28 @@ mod tests {
         );
         clocks.end(0, at(1_200), false);
         assert_eq!(clocks.time_without_answer(at(2_000)), ms(0));
+    }
+
+    #[test]
+    fn a_ledger_is_stalled_by_silence_or_by_one_call_that_hangs() {
+        let zero = Deadline::within(Duration::ZERO).at();
+        let clocks = Clocks::new(2, zero);
+        let (at, ms) = (|n| zero + Duration::from_millis(n), Duration::from_millis);
+        let after = StalledAfter {
+            silent: ms(120),
+            hangs: ms(500),
+        };
+        let left = |n| clocks.stalls_within(at(n), after);
+        assert_eq!(left(900), ms(120), "a call that begins now may be silent");
+        clocks.begin(0, at(1_000));
+        assert_eq!((left(1_000), left(1_090)), (ms(120), ms(30)));
+        assert_eq!((left(1_120), left(2_000)), (ms(0), ms(0)));
+        for n in (1_100..1_500).step_by(50) {
+            clocks.begin(1, at(n));
+            clocks.end(1, at(n + 10), true);
+        }
+        assert_eq!(left(1_460), ms(40), "the first call hangs at 1500");
+        clocks.end(0, at(1_470), true);
+        assert_eq!(left(1_480), ms(120));
     }
 }

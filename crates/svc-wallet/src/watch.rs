@@ -22,9 +22,9 @@ use crate::upstream::SharedUpstream;
 
 /// Pause between two checks while a write is in flight or the ledger takes none.
 const BUSY_PAUSE: Duration = Duration::from_millis(20);
-/// Pause between two checks of an idle wallet. A request that begins in such a pause and asks for an answer within less than
-/// the pause and [`MARGIN`] is answered by the HTTP front.
-const IDLE_PAUSE: Duration = Duration::from_millis(50);
+/// Pause between two checks of an idle wallet; shorter when a call to the ledger has to be answered before that. A request that
+/// begins in such a pause and asks for an answer within less than the pause and [`MARGIN`] is answered by the HTTP front.
+const IDLE_PAUSE: Duration = Duration::from_millis(100);
 pub const NO_WRITES: &str = "ledger_writes";
 
 /// State of the watch thread.
@@ -65,6 +65,7 @@ impl Watch {
             }
             let busy = off || self.in_flight.has_any();
             let pause = if busy { BUSY_PAUSE } else { IDLE_PAUSE };
+            let pause = pause.min(self.upstream.stalls_within()).max(BUSY_PAUSE);
             if ctx.shutdown.wait(Deadline::within(pause)) {
                 return;
             }

@@ -449,10 +449,13 @@ impl NewestKeys for Kms {
     }
 }
 
+/// Longest single wait of a thread without jobs.
+const IDLE: Duration = Duration::from_secs(60);
+
 /// Runs `take` on every job until shutdown, then on every job that is still queued.
 pub fn each_job<T>(jobs: &Receiver<T>, ctx: &ThreadCtx, mut take: impl FnMut(T)) {
     loop {
-        match jobs.recv(&ctx.shutdown, Deadline::within(Duration::from_secs(1))) {
+        match jobs.recv(&ctx.shutdown, Deadline::within(IDLE)) {
             Recv::Item(job) => take(job),
             Recv::Timeout => {}
             Recv::Shutdown | Recv::Closed => break,

@@ -19,8 +19,8 @@ use crate::ready::ReadyBoard;
 
 /// Maximum long polls that wait at once, of all clients; the next gets 429.
 pub(crate) const EVENT_POLLS_MAX: usize = 8;
-/// How often readiness is compared while nothing happens.
-const WATCH_EVERY: Duration = Duration::from_millis(500);
+/// How often threads, clock and disk are compared while nothing happens; the board publishes its causes at once.
+const WATCH_EVERY: Duration = Duration::from_secs(1);
 
 /// From the workers of the health port to the feed.
 pub const EVENT_POLLS: QueueSpec = QueueSpec {

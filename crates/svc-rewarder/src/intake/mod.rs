@@ -26,7 +26,7 @@ use crate::inputs::snapshot::Sealed;
 use crate::inputs::source::{Positioned, READABLE, Target};
 use crate::library::{Library, LibraryError};
 
-const IDLE: Duration = Duration::from_secs(5);
+const IDLE: Duration = Duration::from_secs(60);
 /// Maximum time from a complete upload to its response.
 pub const SEAL_BUDGET: Duration = Duration::from_mins(15);
 /// Bytes copied at a time.

@@ -25,6 +25,8 @@ use super::replace::ends_withdrawal;
 use super::{Intent, Job, Run, RunAction, RunEvent, RunId, RunRequest, Update, reason, timeline};
 use crate::metrics::Metrics;
 
+/// Longest single wait while a tick has nothing to do; requests and updates end it.
+const IDLE: Duration = Duration::from_secs(60);
 /// Maximum sleep between two ticks.
 const TICK: Duration = Duration::from_millis(500);
 /// Minimum sleep while something is due, so that the loop does not spin on a full queue.
@@ -200,6 +202,9 @@ impl Scheduler {
         let second_tries = memory.second_tries.values().map(|late| late.at);
         let settlements = memory.to_settle.values().copied();
         let next = waits.chain(second_tries).chain(settlements).min();
+        if next.is_none() && memory.to_compute.is_empty() {
+            return IDLE;
+        }
         let due = next.map_or(TICK, Deadline::remaining);
         let due = if memory.to_compute.is_empty() {
             due

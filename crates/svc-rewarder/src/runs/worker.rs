@@ -27,7 +27,7 @@ use crate::manifest::{Computed, RunError, dir};
 use crate::metrics::Metrics;
 
 /// Maximum sleep of an idle loop.
-const IDLE: Duration = Duration::from_secs(5);
+const IDLE: Duration = Duration::from_secs(60);
 /// Payout tables of epochs with up to this many accounts (some 12 MB) are kept in memory.
 const IN_MEMORY_MAX: usize = if cfg!(test) { 100 } else { 65_536 };
 
