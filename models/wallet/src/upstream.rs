@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use ron_client::ClientError;
 use ron_kernel::{Deadline, LockSpec, RankedMutex};
@@ -190,6 +191,11 @@ impl Upstream {
         call: impl FnOnce() -> Result<T, ClientError>,
     ) -> Result<T, ClientError> {
         call()
+    }
+
+    /// Nothing in a model stalls; what ends a wait there is an event.
+    pub const fn stalls_within(&self) -> Duration {
+        Duration::MAX
     }
 
     pub fn trouble(&self) -> Option<Problem> {
