@@ -174,9 +174,10 @@ impl Waiter {
             // Input as long as there is some: libpq may leave bytes in the socket, and a change is
             // reported once. Output only while bytes wait to be sent, since it is nearly always ready;
             // setting the watch again reports the present state.
-            let watch = match *write {
-                true => Watch::Changes { output: true },
-                false => Watch::Input,
+            let watch = if *write {
+                Watch::Changes { output: true }
+            } else {
+                Watch::Input
             };
             let socket = SocketId::Descriptor(socket);
             let failed = |e: io::Error| PgError::Lost(e.to_string());
