@@ -355,7 +355,7 @@ pub fn open(host: &str, makers: Vec<Maker>) -> Result<(SharedPoller, Vec<Client>
             repeat: None,
         };
         let id = client.connection.stream.id();
-        let added = poller.add(id, token as u64, Watch::Changes { output: false });
+        let added = poller.add(id, token as u64, Watch::Changes { output: true });
         added.map_err(|e| e.to_string())?;
         clients.push(client);
     }
