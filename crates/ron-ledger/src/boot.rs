@@ -100,12 +100,7 @@ impl Service for RonLedger {
             entries_scope: scope::LEDGER_AUDIT,
             cosigned: witnessed.cosigned,
         };
-        let parts = ArchiveParts {
-            clock: &chassis.clock,
-            ready: &chassis.ready,
-            registry: &chassis.registry,
-        };
-        let archive = settings.archive.of(engine.archiver(), parts);
+        let archive = archive(&chassis, &settings, &engine);
         let archive_after = archive.as_ref().map(LogArchive::after);
         let with = WriterParts {
             archive,
@@ -124,9 +119,7 @@ impl Service for RonLedger {
             if let Some(times) = &times {
                 new.witness.change(times);
             }
-            if let Some(after) = &archive_after {
-                after.change(&new.archive);
-            }
+            archive_after.iter().for_each(|a| a.change(&new.archive));
             Ok(())
         });
         chassis.on_drained(move || checkpoints.finish());
@@ -141,6 +134,15 @@ impl Service for RonLedger {
         });
         chassis.serve(router(&api).add_all(routes(Base::Log, &host)))
     }
+}
+
+fn archive(chassis: &Chassis, settings: &Settings, engine: &Engine) -> Option<LogArchive> {
+    let parts = ArchiveParts {
+        clock: &chassis.clock,
+        ready: &chassis.ready,
+        registry: &chassis.registry,
+    };
+    settings.archive.of(engine.archiver(), parts)
 }
 
 fn writer_parts(

@@ -505,19 +505,19 @@ fn settings_of_another_table_are_an_error() {
 fn relative_paths_of_a_file_begin_at_its_directory() {
     crate::settings! {
         struct Inner {
-            /// A module.
+            /// Path of a module.
             "module" => module: PathBuf;
         }
     }
     crate::settings! {
         struct Places {
-            /// A file.
+            /// Path of a file.
             "file" => file: Option<PathBuf>, restart(Files);
-            /// Other files.
+            /// Paths of other files.
             "files" => files: Paths, reloadable;
-            /// A secret.
+            /// Where the secret is.
             "pin" => pin: Option<SecretSource>, restart(Files);
-            /// Blocks with files.
+            /// Blocks with paths in them.
             "blocks" => blocks: Blocks<Inner>, restart(Files);
         }
     }
@@ -531,12 +531,14 @@ fn relative_paths_of_a_file_begin_at_its_directory() {
     let read = |path: &str, text: &str, set: &[(&str, &str)]| {
         let own = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
         let flags: Vec<_> = set.iter().map(own).collect();
-        let env = |name: &str| (name == "RON_PLACES_PIN").then(|| "env.pin".to_owned());
+        let is_named = path == "/etc/ron/x.toml";
+        let env =
+            |name: &str| (is_named && name == "RON_PLACES_FILE").then(|| "variable".to_owned());
         let config = Config::load(&PLACES, Some((Path::new(path), text)), &env, &flags);
         let config = config.map_err(|problems| join(&problems)).unwrap();
         (config.read::<Places>().unwrap(), config)
     };
-    let (there, config) = read("/etc/ron/x.toml", text, &[("file", "flag")]);
+    let (there, config) = read("/etc/ron/x.toml", text, &[]);
     let data_dir = |config: &Config| config.chassis().data_dir.clone();
     assert_eq!(data_dir(&config), Some("/etc/ron/data".into()));
     let all = [Path::new("/etc/ron/a.json"), Path::new("/b.json")];
@@ -544,9 +546,9 @@ fn relative_paths_of_a_file_begin_at_its_directory() {
     let modules = there.blocks.iter().map(|one| one.module.as_path());
     let all = [Path::new("/etc/ron/m.so"), Path::new("/m.so")];
     assert_eq!(modules.collect::<Vec<_>>(), all);
-    // The environment and flags mean the working directory.
-    assert_eq!(there.file, Some("flag".into()));
-    assert_eq!(there.pin, Some(SecretSource("env.pin".to_owned())));
+    assert_eq!(there.pin, Some(SecretSource("/etc/ron/my.pin".to_owned())));
+    // Variables and flags mean the working directory.
+    assert_eq!(there.file, Some("variable".into()));
     let shown = config.render_effective();
     assert!(shown.contains("data_dir = \"/etc/ron/data\""), "{shown}");
 
@@ -554,38 +556,12 @@ fn relative_paths_of_a_file_begin_at_its_directory() {
     let here = std::env::current_dir().unwrap();
     assert_eq!(data_dir(&config), Some(here.join("data")));
     assert_eq!(there.file, Some(here.join("../policy")));
-    let (there, _) = read(
-        "etc/x.toml",
-        "file = \"\"\nfiles = []\n",
-        &[("pin", "env:PIN")],
-    );
+    let unset = "file = \"\"\nfiles = []\npin = \"env:PIN\"\n";
+    let (there, _) = read("etc/x.toml", unset, &[]);
     assert_eq!((there.file, there.files.0.len()), (None, 0));
     assert_eq!(there.pin, Some(SecretSource("env:PIN".to_owned())));
-}
-
-#[test]
-fn a_secret_of_the_environment_is_no_path() {
-    crate::settings! {
-        struct Own {
-            /// A secret.
-            "pin" => pin: Option<SecretSource>, restart(Files);
-        }
-    }
-    static PIN: Table = Table {
-        service: "ron-pin",
-        defaults: &[],
-        keys: Own::GROUPS,
-    };
-    for (typed, meant) in [
-        ("env:PIN", "env:PIN"),
-        ("pin", "/etc/pin"),
-        ("/pin", "/pin"),
-    ] {
-        let text = format!("pin = \"{typed}\"\n");
-        let config = Config::from_toml(&PIN, Path::new("/etc/ron.toml"), &text).unwrap();
-        let own = config.read::<Own>().unwrap();
-        assert_eq!(own.pin, Some(SecretSource(meant.to_owned())));
-    }
+    let (there, _) = read("x.toml", "", &[("file", "flag")]);
+    assert_eq!(there.file, Some("flag".into()));
 }
 
 proptest! {
