@@ -15,7 +15,7 @@ use crate::metrics::Metrics;
 const WAITING_MAX: usize = 4096;
 /// Longest single wait while no answer waits, and while one does: a wake-up is lost when the queue is full.
 const IDLE: Duration = Duration::from_secs(60);
-const LOOK: Duration = Duration::from_secs(1);
+const CHECK: Duration = Duration::from_secs(1);
 /// Maximum wait for the last checkpoint at shutdown.
 const FINAL_WAIT: Duration = Duration::from_secs(2);
 
@@ -115,7 +115,7 @@ impl ProofThread {
     }
 
     fn next_due(&self) -> Deadline {
-        let idle = if self.waiting.is_empty() { IDLE } else { LOOK };
+        let idle = if self.waiting.is_empty() { IDLE } else { CHECK };
         let idle = Deadline::within(idle);
         let due = self.waiting.iter().map(|w| w.until);
         due.fold(idle, Deadline::earlier)
