@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Barrier, OnceLock};
+use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 use ron_kernel::net::Event;
@@ -177,8 +178,8 @@ pub fn load<T>(
         let running: Vec<_> = makers.into_iter().zip(0..).map(drive).collect();
         start.wait();
         let begin = *begin.get_or_init(Instant::now);
-        let seen = meanwhile(begin, &|| running.iter().all(|driver| driver.is_finished()));
-        let join = running.into_iter().map(|driver| driver.join());
+        let seen = meanwhile(begin, &|| running.iter().all(ScopedJoinHandle::is_finished));
+        let join = running.into_iter().map(ScopedJoinHandle::join);
         let parts: Vec<_> = join
             .map(|part| part.expect("a driver does not panic"))
             .collect();
@@ -304,7 +305,7 @@ mod tests {
     fn no_request_is_sent_before_it_is_due() {
         let mut dispatch = Dispatch::new(arrivals(100, Duration::from_secs(1), 0, 1), 8);
         dispatch.look(MS * 9);
-        assert_eq!(dispatch.send(), Some((0, MS * 0)));
+        assert_eq!(dispatch.send(), Some((0, Duration::ZERO)));
         assert_eq!(dispatch.send(), None);
         dispatch.look(MS * 10);
         assert_eq!(dispatch.send(), Some((1, MS * 10)));
@@ -316,7 +317,11 @@ mod tests {
         assert_eq!(dispatch.send(), None);
         dispatch.look(Duration::from_millis(2_000));
         assert_eq!((dispatch.waiting.len(), dispatch.not_sent), (10, 11));
-        assert_eq!(dispatch.send(), Some((0, MS * 0)), "the oldest goes first");
+        assert_eq!(
+            dispatch.send(),
+            Some((0, Duration::ZERO)),
+            "the oldest goes first"
+        );
         assert_eq!(dispatch.send(), None, "the only client is busy");
         dispatch.look(Duration::from_millis(2_100));
         assert_eq!((dispatch.waiting.len(), dispatch.not_sent), (10, 11));
@@ -336,7 +341,7 @@ mod tests {
             if due == MS * 500 {
                 now += MS * 100;
             }
-            latencies.push(micros(now - due));
+            latencies.push(micros(now.saturating_sub(due)));
             dispatch.free.push_back(client);
         }
         latencies.sort_unstable();

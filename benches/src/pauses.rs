@@ -157,7 +157,7 @@ impl Witness {
                 }
             }
         }
-        let used = (machine::cpu_seconds(self.pid)? * 1e3) as u64;
+        let used = Duration::from_secs_f64(machine::cpu_seconds(self.pid)?).as_millis() as u64;
         reading[COUNTERS.len()..].copy_from_slice(&[used, stolen_ms(), stalled_ms()]);
         Ok(reading)
     }

@@ -136,6 +136,7 @@ impl Bench {
         );
         for share in self.args.shares.clone() {
             let load = format!("{share} %");
+            #[allow(clippy::cast_sign_loss, reason = "at least 1")]
             let rate = (peak * share as f64 / 100.0).max(1.0) as u64;
             self.open(
                 &Figure {
@@ -206,23 +207,18 @@ impl Bench {
         })?;
         let cpu = machine::cpu_seconds(self.fleet.pid())? - cpu;
         println!("{}", row(figure, plan, &tail, cpu));
-        self.list(figure, &tail, &seen?, began)
+        self.list(figure, &tail, &seen?, began);
+        Ok(())
     }
 
-    fn list(
-        &mut self,
-        figure: &Figure<'_>,
-        tail: &Tail,
-        seen: &Seen,
-        began: SystemTime,
-    ) -> Result<(), String> {
+    fn list(&mut self, figure: &Figure<'_>, tail: &Tail, seen: &Seen, began: SystemTime) {
         let mut found = pauses(&tail.samples);
         found.sort_by_key(|pause| std::cmp::Reverse(pause.length()));
         let left_out = found.len().saturating_sub(LISTED);
         found.truncate(LISTED);
         found.sort_by_key(|pause| pause.from);
         if found.is_empty() {
-            return Ok(());
+            return;
         }
         let events = events(&self.fleet).unwrap_or_else(|why| {
             eprintln!("the pauses are listed without events: {why}");
@@ -269,7 +265,6 @@ impl Bench {
                 "| {name} | {clients} | {load} | | | | | {left_out} shorter pauses |"
             ));
         }
-        Ok(())
     }
 }
 

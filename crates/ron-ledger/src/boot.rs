@@ -119,7 +119,9 @@ impl Service for RonLedger {
             if let Some(times) = &times {
                 new.witness.change(times);
             }
-            archive_after.iter().for_each(|a| a.change(&new.archive));
+            if let Some(after) = &archive_after {
+                after.change(&new.archive);
+            }
             Ok(())
         });
         chassis.on_drained(move || checkpoints.finish());

@@ -225,7 +225,7 @@ mod tests {
             let key = Ed25519Key::from_seed(&[1; 32]);
             let signer = Ed25519NoteSigner::new("log.example", key).expect("a good name");
             for _ in 0..full {
-                let entries: Vec<Vec<u8>> = (0..256).map(|n| vec![n as u8; 40]).collect();
+                let entries: Vec<Vec<u8>> = (0..=255_u8).map(|n| vec![n; 40]).collect();
                 log.append(&entries).expect("appended");
                 log.publish_checkpoint(&signer).expect("published");
             }
