@@ -60,7 +60,7 @@ fn windows(line: &str) -> String {
     for part in parts {
         text.push('[');
         match part.split_once(']') {
-            Some((time, rest)) if is_duration(time) => text.push_str(&format!("{WINDOW}]{rest}")),
+            Some((time, rest)) if is_duration(time) => text.extend([WINDOW, "]", rest]),
             _ => text.push_str(part),
         }
     }
@@ -83,7 +83,6 @@ struct Watched {
     clock: std::sync::Arc<FailingClock>,
     inside: Option<Running>,
     prometheus: u16,
-    _prometheus: Option<Process>,
 }
 
 impl Watched {
@@ -107,7 +106,6 @@ impl Watched {
             clock: FailingClock::new(),
             inside: None,
             prometheus: free_port(),
-            _prometheus: None,
         };
         for name in SERVICES.into_iter().filter(|name| *name != INSIDE) {
             fleet.run(name);
@@ -239,7 +237,8 @@ impl Watched {
                 self.prometheus
             ))
             .stderr(Stdio::null());
-        self._prometheus = Some(Process::start(&mut command));
+        let prometheus = Process::start(&mut command);
+        self.running.insert("prometheus", prometheus);
         until("all targets", || {
             let up = self.query("sum(up)");
             up.first().is_some_and(|one| one["value"][1] == "6")
@@ -346,12 +345,12 @@ fn prepare(dir: &Path) {
     std::fs::write(&secret, "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\n").unwrap();
     std::fs::set_permissions(&secret, Permissions::from_mode(0o600)).unwrap();
     let config = dir.join("svc-wallet/config.toml");
-    let mut text = std::fs::read_to_string(&config).unwrap();
-    text.push_str(&format!(
-        "\n[[webhooks]]\nname = \"shop\"\nurl = \"http://127.0.0.1:{}/hook\"\naccounts = [\"acct:shop\"]\nsecret_file = \"{}\"\n",
+    let text = std::fs::read_to_string(&config).unwrap();
+    let text = format!(
+        "{text}\n[[webhooks]]\nname = \"shop\"\nurl = \"http://127.0.0.1:{}/hook\"\naccounts = [\"acct:shop\"]\nsecret_file = \"{}\"\n",
         free_port(),
         secret.display()
-    ));
+    );
     std::fs::write(&config, text).unwrap();
     let mut authority = rcgen::CertificateParams::new(vec!["peers".to_owned()]).unwrap();
     authority.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);

@@ -24,7 +24,7 @@ fn a_manager_hears_that_a_service_is_ready_runs_and_stops() {
         while !stop.load(Ordering::SeqCst) {
             if let Ok(n) = manager.recv(&mut buf) {
                 let text = std::str::from_utf8(&buf[..n]).unwrap();
-                heard.lock().unwrap().push_str(&format!("{text}\n\n"));
+                heard.lock().unwrap().extend([text, "\n\n"]);
             }
         }
     };
