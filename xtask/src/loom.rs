@@ -52,7 +52,7 @@ pub(crate) const KERNEL: Part = Part {
         ("report", "models::console::no_report"),
         ("asked", "models::console::requests"),
         ("rest", "models::resting::every_token"),
-        ("away", "models::resting::the_poll"),
+        ("asleep", "models::resting::the_poll"),
     ],
 };
 

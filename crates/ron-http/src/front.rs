@@ -70,7 +70,7 @@ const ROOM_PAUSES: u32 = 20;
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 /// How often the poll thread looks at the connections while all workers are busy: they wait for a worker anyway, but a client
 /// may have gone.
-const LOOK: Duration = Duration::from_millis(10);
+const POLL_EVERY: Duration = Duration::from_millis(10);
 /// How long open requests may still take once the front's stage stops.
 const LAST_ANSWERS: Duration = Duration::from_secs(5);
 
@@ -245,7 +245,7 @@ impl<'a> Poll<'a> {
             let cap = limit.map_or(SLEEP_MAX, |limit| limit.min(SLEEP_MAX));
             let sleep = self.shared.slots.timer.fall_asleep(now, cap);
             let needed = self.shared.rest.is_needed();
-            let sleep = if needed { sleep.min(LOOK) } else { sleep };
+            let sleep = if needed { sleep.min(POLL_EVERY) } else { sleep };
             self.shared.poller().wait(&mut events, sleep);
             self.shared.slots.timer.woke();
             if self.shared.rest.returns() {

@@ -107,7 +107,7 @@ impl Shared {
         &*self.slots.timer.poller
     }
 
-    /// Ends the workers.
+    /// Has the workers end: no connection is open any more.
     pub(crate) fn end(&self) {
         self.done.fire();
         self.rest.sockets.wake();

@@ -3,8 +3,8 @@
 //!
 //! Every access to `resting`, and to `called`, reads and writes at once, so that of two threads the later one sees what the
 //! earlier one did before. A worker counts itself as resting and then looks at the queue; a thread that pushes a token pushes it
-//! and then asks for the count. The poll thread writes that it is away and then asks for the count; a worker that gets up
-//! lowers it and then reads whether the poll thread is away.
+//! and then asks for the count. The poll thread writes that it sleeps and then asks for the count; a worker that gets up
+//! lowers it and then reads whether the poll thread sleeps.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ pub struct Rest {
     /// A worker was woken for the queue and has not looked yet.
     called: AtomicBool,
     /// The poll thread sleeps without regard to the workers.
-    away: AtomicBool,
+    asleep: AtomicBool,
 }
 
 impl Rest {
@@ -30,7 +30,7 @@ impl Rest {
             sockets,
             resting: AtomicU32::new(0),
             called: AtomicBool::new(false),
-            away: AtomicBool::new(false),
+            asleep: AtomicBool::new(false),
         }
     }
 
@@ -46,8 +46,8 @@ impl Rest {
         }
     }
 
-    /// Waits for events of the sockets or for a call, at most for `limit`, unless `has_work` then. True when a poll thread is
-    /// away and must be woken, because no worker rests any more.
+    /// Waits for events of the sockets or for a call, at most for `limit`, unless `has_work` then. True when a poll thread
+    /// sleeps and must be woken, because no worker rests any more.
     pub fn rest(
         &self,
         events: &mut Vec<Event>,
@@ -63,22 +63,22 @@ impl Rest {
         let was = self.resting.fetch_sub(1, Ordering::AcqRel);
         // Before the queue is looked at: a token that is pushed from here on makes a call of its own.
         self.called.swap(false, Ordering::AcqRel);
-        #[cfg(mutant = "away")] // does not tell a poll thread that sleeps
-        if crate::mutant("away") {
+        #[cfg(mutant = "asleep")] // does not tell a poll thread that sleeps
+        if crate::mutant("asleep") {
             return false;
         }
-        was == 1 && self.away.load(Ordering::Acquire)
+        was == 1 && self.asleep.load(Ordering::Acquire)
     }
 
     /// To be asked by the poll thread before it sleeps: true when it must look at the sockets soon, because no worker rests.
     pub fn is_needed(&self) -> bool {
-        self.away.store(true, Ordering::Release);
+        self.asleep.store(true, Ordering::Release);
         self.nobody_rests()
     }
 
     /// To be asked by the poll thread after it slept: true when it must look at the sockets.
     pub fn returns(&self) -> bool {
-        self.away.store(false, Ordering::Release);
+        self.asleep.store(false, Ordering::Release);
         self.nobody_rests()
     }
 }

@@ -11,9 +11,9 @@ use ron_proto::status::STANDBY;
 use ron_service::events::{Event, EventKind};
 use ron_service::lag::{Follower, FollowerLag};
 use ron_service::log_engine;
-use ron_service::log_host::archive::{ArchiveParts, LogArchive};
+use ron_service::log_host::archive::{ArchiveAfter, ArchiveParts, LogArchive};
 use ron_service::log_host::asker::WitnessSettings;
-use ron_service::log_host::cosign::Witnesses;
+use ron_service::log_host::cosign::{WitnessTimes, Witnesses};
 use ron_service::log_host::{
     Base, CheckpointPlan, CheckpointRoom, KeyView, LogHost, note_key, routes,
 };
@@ -112,18 +112,8 @@ impl Service for RonLedger {
         let (history, lag) = spawn_projection(&chassis, &ledger, wanted, notifications.project);
 
         let prefixes = Arc::new(Snapshot::new(settings.prefixes()));
-        let reloaded = Arc::clone(&prefixes);
         let times = asked.map(|witness| witness.times);
-        chassis.on_reload(move |new: Settings| {
-            reloaded.store(new.prefixes());
-            if let Some(times) = &times {
-                new.witness.change(times);
-            }
-            if let Some(after) = &archive_after {
-                after.change(&new.archive);
-            }
-            Ok(())
-        });
+        on_reload(&chassis, prefixes.clone(), times, archive_after);
         chassis.on_drained(move || checkpoints.finish());
         let api = Arc::new(Api {
             ledger,
@@ -145,6 +135,24 @@ fn archive(chassis: &Chassis, settings: &Settings, engine: &Engine) -> Option<Lo
         registry: &chassis.registry,
     };
     settings.archive.of(engine.archiver(), parts)
+}
+
+fn on_reload(
+    chassis: &Chassis,
+    prefixes: Arc<Snapshot<Vec<String>>>,
+    times: Option<WitnessTimes>,
+    archive_after: Option<ArchiveAfter>,
+) {
+    chassis.on_reload(move |new: Settings| {
+        prefixes.store(new.prefixes());
+        if let Some(times) = &times {
+            new.witness.change(times);
+        }
+        if let Some(after) = &archive_after {
+            after.change(&new.archive);
+        }
+        Ok(())
+    });
 }
 
 fn writer_parts(

@@ -78,7 +78,7 @@ pub fn run_process<S: Service>(
 fn run_until_stopped(mut running: Running, signals: &SignalEvents, level: &LevelHandle) -> u8 {
     let mut manager = Manager::from_env();
     loop {
-        manager.tell(|| running.ready());
+        manager.notify(|| running.ready());
         if running.fatal().is_some() || running.stop_requested() {
             break;
         }

@@ -19,7 +19,7 @@ pub(crate) struct Manager {
     /// How often it wants to hear that the process runs.
     alive_every: Option<Duration>,
     alive_at: Deadline,
-    /// When it is told that the start is over although the service is not ready.
+    /// When it hears that the start is over although the service is not ready.
     ready_by: Deadline,
     is_started: bool,
     status: String,
@@ -42,7 +42,7 @@ impl Manager {
         let to = socket.and_then(|name| match open(name) {
             Ok(to) => Some(to),
             Err(error) => {
-                tracing::warn!(event = "manager_not_told", socket = name, %error);
+                tracing::warn!(event = "manager_not_notified", socket = name, %error);
                 None
             }
         });
@@ -58,8 +58,8 @@ impl Manager {
         }
     }
 
-    /// Tells the manager what has changed; called some times a second.
-    pub fn tell(&mut self, readiness: impl FnOnce() -> Readiness) {
+    /// Reports to the manager what has changed; called some times a second.
+    pub fn notify(&mut self, readiness: impl FnOnce() -> Readiness) {
         if self.to.is_none() {
             return;
         }
@@ -85,7 +85,7 @@ impl Manager {
         }
     }
 
-    /// Tells the manager that the service drains.
+    /// Reports to the manager that the service drains.
     pub fn stopping(&self) {
         self.send("STOPPING=1\nSTATUS=drains");
     }
@@ -93,7 +93,7 @@ impl Manager {
     fn send(&self, text: &str) {
         let Some((socket, to)) = &self.to else { return };
         if let Err(error) = socket.send_to_addr(text.as_bytes(), to) {
-            tracing::warn!(event = "manager_not_told", %error);
+            tracing::warn!(event = "manager_not_notified", %error);
         }
     }
 }
@@ -166,16 +166,16 @@ mod tests {
         let long = Duration::from_secs(3600);
         let mut manager = Manager::new(Some(&listener.name()), None, long);
         let waits = || readiness(&["ledger"], &["passports"]);
-        manager.tell(waits);
-        manager.tell(waits);
+        manager.notify(waits);
+        manager.notify(waits);
         assert_eq!(listener.got(), ["STATUS=refuses writes: ledger"]);
-        manager.tell(|| readiness(&[], &["passports"]));
+        manager.notify(|| readiness(&[], &["passports"]));
         assert_eq!(
             listener.got(),
             ["READY=1\nSTATUS=ready, degraded: passports"]
         );
-        manager.tell(|| readiness(&[], &[]));
-        manager.tell(waits);
+        manager.notify(|| readiness(&[], &[]));
+        manager.notify(waits);
         manager.stopping();
         let last = [
             "STATUS=ready",
@@ -189,7 +189,7 @@ mod tests {
     fn a_start_ends_without_the_services_that_are_waited_for() {
         let listener = Listener::new();
         let mut manager = Manager::new(Some(&listener.name()), None, Duration::ZERO);
-        manager.tell(|| readiness(&["ledger"], &[]));
+        manager.notify(|| readiness(&["ledger"], &[]));
         assert_eq!(listener.got(), ["READY=1\nSTATUS=refuses writes: ledger"]);
     }
 
@@ -197,11 +197,11 @@ mod tests {
     fn a_watchdog_hears_at_half_of_its_time() {
         let listener = Listener::new();
         let mut manager = Manager::new(Some(&listener.name()), Some("3600000000"), Duration::ZERO);
-        manager.tell(|| readiness(&[], &[]));
-        manager.tell(|| readiness(&[], &[]));
+        manager.notify(|| readiness(&[], &[]));
+        manager.notify(|| readiness(&[], &[]));
         assert_eq!(listener.got(), ["READY=1\nSTATUS=ready\nWATCHDOG=1"]);
         manager.alive_at = Deadline::within(Duration::ZERO);
-        manager.tell(|| readiness(&[], &[]));
+        manager.notify(|| readiness(&[], &[]));
         assert_eq!(listener.got(), ["WATCHDOG=1"]);
         assert_eq!(manager.alive_every, Some(Duration::from_secs(1800)));
     }
@@ -213,7 +213,7 @@ mod tests {
         let gone = tempfile::tempdir().unwrap().path().join("notify");
         for name in [gone.to_str().unwrap(), "@ron-no-manager-listens-here"] {
             let mut manager = Manager::new(Some(name), None, Duration::ZERO);
-            manager.tell(|| readiness(&[], &[]));
+            manager.notify(|| readiness(&[], &[]));
             manager.stopping();
         }
     }

@@ -19,7 +19,7 @@ pub struct AnsweredCall {
     answers: Vec<EntryAnswer>,
 }
 
-/// The committers' side.
+/// Held by the committers, which never wait for the feed.
 #[derive(Debug, Clone)]
 pub struct OwnWrites {
     calls: Sender<AnsweredCall>,
@@ -43,14 +43,14 @@ impl OwnWrites {
     }
 }
 
-/// The feed's side.
+/// Held by the feed, the only reader.
 #[derive(Debug)]
 pub struct OwnEntries {
     calls: Receiver<AnsweredCall>,
     round: Arc<AtomicU64>,
 }
 
-/// The two sides over a queue.
+/// Both ends of a queue of answered calls.
 pub fn own_writes(
     (calls, answered): (Sender<AnsweredCall>, Receiver<AnsweredCall>),
 ) -> (OwnWrites, OwnEntries) {

@@ -1,3 +1,5 @@
+//! Which of its own entries the feed takes from the committers, and which it leaves to the ledger.
+
 use ron_kernel::queue::bare_queue;
 use ron_proto::Timestamp;
 use ron_proto::ledger::{Details, LeafHash, PrivateFacts, Receipt, RefusalCode, TxId};

@@ -13,7 +13,7 @@
 //! | `threads` | `restart`, `drain`, `late` |
 //! | `hanging` | `hang` |
 //! | `console` | `publish`, `report`, `asked` |
-//! | `resting` | `rest`, `away` |
+//! | `resting` | `rest`, `asleep` |
 //! | `timed` (simulator alone) | `hang`, `wait` |
 #![cfg(test)]
 

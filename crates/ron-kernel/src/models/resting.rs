@@ -101,7 +101,7 @@ fn every_token_wakes_a_worker_while_one_rests() {
     });
 }
 
-/// A poll thread that sleeps while workers rest is woken when the last of them gets up. Mutant `away`.
+/// A poll thread that sleeps while workers rest is woken when the last of them gets up. Mutant `asleep`.
 #[test]
 fn the_poll_thread_is_woken_when_no_worker_rests() {
     explore(|| {
