@@ -99,7 +99,7 @@ pub struct Witness {
 }
 
 /// What a witness has seen, by time since the begin.
-pub struct Seen {
+pub struct Observations {
     readings: Vec<(u32, [u64; READINGS])>,
     /// When the witness, which only wanted to wake up, did so too late: from when to when.
     late: Vec<(u32, u32)>,
@@ -120,9 +120,13 @@ impl Witness {
     }
 
     /// Takes readings until the load has ended.
-    pub fn watch(&mut self, begin: Instant, ended: &dyn Fn() -> bool) -> Result<Seen, String> {
+    pub fn watch(
+        &mut self,
+        begin: Instant,
+        ended: &dyn Fn() -> bool,
+    ) -> Result<Observations, String> {
         let micros = |at: Instant| (at - begin).as_micros() as u32;
-        let mut seen = Seen {
+        let mut seen = Observations {
             readings: vec![(0, self.read()?)],
             late: Vec::new(),
         };
@@ -163,7 +167,7 @@ impl Witness {
     }
 }
 
-impl Seen {
+impl Observations {
     /// What was seen during a pause, for a table: what the readings around it counted, and how long they are apart.
     pub fn during(&self, pause: &Pause) -> Vec<String> {
         let before = self.readings.iter().rfind(|(at, _)| *at <= pause.from);
@@ -317,7 +321,7 @@ mod tests {
     fn what_changed_between_the_readings_around_a_pause_is_named() {
         let mut changed = [0; READINGS];
         changed[1] = 2;
-        let seen = Seen {
+        let seen = Observations {
             readings: vec![
                 (0, [0; READINGS]),
                 (100_000, [0; READINGS]),

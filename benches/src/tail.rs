@@ -11,7 +11,7 @@ use crate::figures::{bearer, beside, directory, issue, same, signing};
 use crate::fleet::{self, Fleet};
 use crate::machine;
 use crate::open::{self, Plan, Tail, quantile};
-use crate::pauses::{PAUSE, Seen, Witness, pauses};
+use crate::pauses::{Observations, PAUSE, Witness, pauses};
 use crate::wallet::{OWN_MAX, even_transfers, fund, own, tokens};
 
 /// Time for the fleet to finish what follows the answers of a load, before the next one.
@@ -211,7 +211,7 @@ impl Bench {
         Ok(())
     }
 
-    fn list(&mut self, figure: &Figure<'_>, tail: &Tail, seen: &Seen, began: SystemTime) {
+    fn list(&mut self, figure: &Figure<'_>, tail: &Tail, seen: &Observations, began: SystemTime) {
         let mut found = pauses(&tail.samples);
         found.sort_by_key(|pause| std::cmp::Reverse(pause.length()));
         let left_out = found.len().saturating_sub(LISTED);
