@@ -209,7 +209,7 @@ mod tests {
     #[test]
     fn without_a_manager_or_with_one_that_is_gone_a_service_runs() {
         let mut none = Manager::new(None, Some("1000"), Duration::ZERO);
-        none.tell(|| panic!("nobody asks"));
+        none.notify(|| panic!("nobody asks"));
         let gone = tempfile::tempdir().unwrap().path().join("notify");
         for name in [gone.to_str().unwrap(), "@ron-no-manager-listens-here"] {
             let mut manager = Manager::new(Some(name), None, Duration::ZERO);
