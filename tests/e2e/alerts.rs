@@ -487,7 +487,6 @@ fn only_there(fleet: &Watched) {
     for (name, service) in [
         ("RonActionDenied", "svc-admin"),
         ("RonAuditTampered", "ron-kms"),
-        ("RonAuthFailures", "ron-ledger"),
         ("RonBusy", "svc-wallet"),
         ("RonCertificateEnds", "svc-rewarder"),
         ("RonClientCredentialsRefused", "svc-passport"),

@@ -169,7 +169,7 @@ fn archives_are_read(fleet: &Fleet) {
 }
 
 /// The restored fleet has all of its logs in its own directory, and says when a part of them is gone.
-fn restored(backups: &Path, place: &Path, elsewhere: &Path) {
+fn restored(backups: &Path, place: &Path, elsewhere: &Path, audit_vkey: &str) {
     let dir = tempfile::tempdir_in(place).unwrap();
     let said = ok(&ron_on(
         dir.path(),
@@ -188,7 +188,16 @@ fn restored(backups: &Path, place: &Path, elsewhere: &Path) {
         let config = fs::read_to_string(dir.path().join(service).join("config.toml")).unwrap();
         assert_eq!(config.contains("archive_dir"), set, "{service}: {config}");
     }
-    verify(dir.path());
+    // The audit log of the backup is kept beside the one that begins now, which has no checkpoint before the start.
+    let before = dir.path().join("ron-kms/data/audit.1");
+    let before = ["--log-dir", before.to_str().unwrap(), "--vkey", audit_vkey];
+    ok(&ron_on(
+        dir.path(),
+        &[&["audit", "verify"], &before[..]].concat(),
+    ));
+    for log in ["ledger", "revocations"] {
+        ok(&ron_on(dir.path(), &[log, "verify"]));
+    }
     let [part, ..] = &archived(dir.path(), "ron-ledger")[..] else {
         panic!("nothing is archived");
     };
@@ -210,6 +219,7 @@ fn restored(backups: &Path, place: &Path, elsewhere: &Path) {
     assert_eq!(fleet.get(&proof, None).status, 500);
     fs::rename(&away, part).unwrap();
     first_entry(&fleet, "ron-ledger");
+    verify(fleet.dir());
 }
 
 #[test]
@@ -262,7 +272,9 @@ fn archived_segments_are_read_backed_up_and_restored() {
         .iter()
         .map(size)
         .collect();
-    restored(&backups, place.path(), &elsewhere);
+    let keys = read_json(&dir.path().join("verifiers.json"));
+    let vkey = keys["audit_vkey"].as_str().unwrap();
+    restored(&backups, place.path(), &elsewhere, vkey);
     let now: Vec<u64> = archived(dir.path(), "svc-passport")
         .iter()
         .map(size)

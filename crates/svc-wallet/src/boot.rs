@@ -40,7 +40,7 @@ use crate::webhooks::{Endpoint, ProgressFile, Webhook, WebhookMetrics, WebhookPa
 
 /// Pause between two probes of the ledger. Writes notice a ledger that hangs by their own calls, so this bounds only how long an
 /// idle wallet says that it is ready.
-const PROBE_PAUSE: Duration = Duration::from_millis(500);
+const PROBE_PAUSE: Duration = Duration::from_millis(250);
 /// The pause while the ledger takes no writes, which a probe ends.
 const TROUBLE_PAUSE: Duration = Duration::from_millis(50);
 
