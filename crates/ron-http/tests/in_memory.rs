@@ -33,7 +33,14 @@ struct World {
     listeners: BTreeMap<u16, (u64, VecDeque<u64>)>,
     /// Bytes that wait at each end of a connection, and whether more can come.
     pipes: BTreeMap<u64, Pipe>,
-    watched: BTreeMap<u64, (u64, Watch)>,
+    pollers: Vec<Watched>,
+}
+
+/// What a poller knows.
+#[derive(Debug, Default)]
+struct Watched {
+    /// Tokens by socket.
+    tokens: BTreeMap<u64, (u64, Watch)>,
     /// Changes that no thread has taken, by token.
     changes: BTreeMap<u64, Readiness>,
     woken: bool,
@@ -46,12 +53,14 @@ struct Pipe {
 }
 
 impl World {
-    /// Records a change of a socket for the poller.
+    /// Records a change of a socket for its poller.
     fn changed(&mut self, number: u64, readiness: Readiness) {
-        if let Some((token, watch)) = self.watched.get(&number)
-            && let Some(readiness) = watch.of_change(readiness)
-        {
-            self.changes.entry(*token).or_default().add(readiness);
+        for poller in &mut self.pollers {
+            if let Some((token, watch)) = poller.tokens.get(&number)
+                && let Some(readiness) = watch.of_change(readiness)
+            {
+                poller.changes.entry(*token).or_default().add(readiness);
+            }
         }
     }
 
@@ -69,12 +78,13 @@ impl World {
         self.changed(number, readiness);
     }
 
-    fn take(&mut self, events: &mut Vec<Event>) {
-        for (token, readiness) in std::mem::take(&mut self.changes) {
+    fn take(&mut self, poller: usize, events: &mut Vec<Event>) {
+        let poller = &mut self.pollers[poller];
+        for (token, readiness) in std::mem::take(&mut poller.changes) {
             events.push(Event { token, readiness });
         }
         for (number, waiting) in self.listeners.values() {
-            if let Some((token, Watch::Input)) = self.watched.get(number)
+            if let Some((token, Watch::Input)) = poller.tokens.get(number)
                 && !waiting.is_empty()
             {
                 let readiness = INPUT;
@@ -173,8 +183,19 @@ impl Net for Memory {
     }
 
     fn poller(&self) -> io::Result<SharedPoller> {
-        Ok(Arc::new(self.clone()))
+        let at = self.change(|world| {
+            world.pollers.push(Watched::default());
+            world.pollers.len() - 1
+        });
+        let net = self.clone();
+        Ok(Arc::new(MemoryPoller { net, at }))
     }
+}
+
+#[derive(Debug)]
+struct MemoryPoller {
+    net: Memory,
+    at: usize,
 }
 
 #[derive(Debug)]
@@ -298,25 +319,27 @@ impl Drop for End {
         self.shutdown(Half::Write);
         self.net.change(|world| {
             world.pipes.remove(&self.number);
-            world.watched.remove(&self.number);
+            for poller in &mut world.pollers {
+                poller.tokens.remove(&self.number);
+            }
         });
     }
 }
 
-impl Poller for Memory {
+impl Poller for MemoryPoller {
     fn add(&self, socket: SocketId<'_>, token: u64, watch: Watch) -> io::Result<()> {
-        self.change(|world| {
+        self.net.change(|world| {
             let number = number(socket);
-            world.watched.insert(number, (token, watch));
+            world.pollers[self.at].tokens.insert(number, (token, watch));
             world.is_watched(number);
         });
         Ok(())
     }
 
     fn modify(&self, socket: SocketId<'_>, token: u64, watch: Watch) -> io::Result<()> {
-        self.change(|world| {
+        self.net.change(|world| {
             let number = number(socket);
-            let known = world.watched.get_mut(&number);
+            let known = world.pollers[self.at].tokens.get_mut(&number);
             *known.ok_or(ErrorKind::NotFound)? = (token, watch);
             world.is_watched(number);
             Ok(())
@@ -324,22 +347,24 @@ impl Poller for Memory {
     }
 
     fn remove(&self, socket: SocketId<'_>) {
-        self.change(|world| world.watched.remove(&number(socket)));
+        let number = number(socket);
+        self.net
+            .change(|world| world.pollers[self.at].tokens.remove(&number));
     }
 
     fn wait(&self, events: &mut Vec<Event>, limit: Duration) {
-        self.until(Some(limit), |world| {
-            world.take(events);
-            std::mem::take(&mut world.woken) || !events.is_empty()
+        self.net.until(Some(limit), |world| {
+            world.take(self.at, events);
+            std::mem::take(&mut world.pollers[self.at].woken) || !events.is_empty()
         });
     }
 
     fn poll(&self, events: &mut Vec<Event>) {
-        self.world().take(events);
+        self.net.world().take(self.at, events);
     }
 
     fn wake(&self) {
-        self.change(|world| world.woken = true);
+        self.net.change(|world| world.pollers[self.at].woken = true);
     }
 }
 
