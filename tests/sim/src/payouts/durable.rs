@@ -72,7 +72,7 @@ impl World {
                 }
                 3 => self.net.set_weather(bad_weather()),
                 4 => self.pause(),
-                5..=8 => self.kill_in_a_settlement(),
+                5..=7 => self.kill_in_a_settlement(),
                 9 => self.end_rewarder(),
                 10 => self.ledger.kill(&self.net),
                 11 => self.ledger.cut_power(&self.net),
@@ -82,7 +82,7 @@ impl World {
                 15 => self.kill_kms(),
                 16 => self.rewarder.fail_disk(&self.net),
                 17 => self.ledger.fail_disk(&self.net),
-                18 => self.rewarder.date.jump(),
+                8 | 18 => self.rewarder.date.jump(),
                 21 | 22 => self.end_in_a_computation(),
                 _ => {
                     self.dates_hold = false;
