@@ -39,7 +39,7 @@ struct World {
 /// What a poller knows.
 #[derive(Debug, Default)]
 struct Watched {
-    /// Tokens by socket.
+    /// The token and the watch of each socket that was added.
     tokens: BTreeMap<u64, (u64, Watch)>,
     /// Changes that no thread has taken, by token.
     changes: BTreeMap<u64, Readiness>,
