@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use crate::machine;
+
 /// A running fleet, stopped on drop.
 pub struct Fleet {
     ron: PathBuf,
@@ -17,6 +19,16 @@ pub struct Fleet {
     endpoints: Value,
     /// Time from the start of the process to its last line, `ready`.
     pub took: Duration,
+}
+
+/// Prepares a fleet for a load on all of its services, prints what it runs on, and starts it.
+pub fn prepared(ron: &Path, dir: &Path, seconds: u64) -> Result<Fleet, String> {
+    prepare(ron, dir)?;
+    print!("{}", machine::facts(dir)?);
+    println!(
+        "- {seconds} s per figure, limits on (max_conns = 4096: all clients have one address), every answer durable (fdatasync)\n"
+    );
+    Fleet::start(ron, dir)
 }
 
 /// Makes the data directory, signs policies for principals `bench:*`, and gives one address as many connections as there are clients.

@@ -74,13 +74,7 @@ struct Figure<'a> {
 pub fn run(args: TailArgs) -> Result<(), String> {
     let (dir, _temporary) = directory(args.dir.as_deref())?;
     let ron = args.ron.clone().map_or_else(|| beside("ron"), Ok)?;
-    fleet::prepare(&ron, &dir)?;
-    print!("{}", machine::facts(&dir)?);
-    println!(
-        "- {} s per figure, limits on (max_conns = 4096: all clients have one address), every answer durable (fdatasync)\n",
-        args.seconds
-    );
-    let fleet = Fleet::start(&ron, &dir)?;
+    let fleet = fleet::prepared(&ron, &dir, args.seconds)?;
     let most = args.clients.iter().max().map_or(1, |most| *most as usize);
     let mut bench = Bench {
         tokens: tokens(&fleet, most.max(OWN_MAX))?,
@@ -111,19 +105,34 @@ pub fn run(args: TailArgs) -> Result<(), String> {
 }
 
 impl Bench {
-    /// The peak of so many clients, then the shares of it; or the given rate.
+    /// The given rate, or the shares of the peak of so many clients, which is measured first.
     fn figures(&mut self, name: &str, clients: usize) -> Result<(), String> {
-        if let Some(rate) = self.args.rate {
-            let load = format!("{rate}/s");
-            return self.open(
-                &Figure {
-                    name,
-                    clients,
-                    load,
-                },
-                rate,
-            );
+        let loads = match self.args.rate {
+            Some(rate) => vec![(format!("{rate}/s"), rate)],
+            None => self.shares_of(self.peak(name, clients)?),
+        };
+        for (load, rate) in loads {
+            let figure = Figure {
+                name,
+                clients,
+                load,
+            };
+            self.open(&figure, rate)?;
         }
+        Ok(())
+    }
+
+    fn shares_of(&self, peak: f64) -> Vec<(String, u64)> {
+        let load = |share: &u64| {
+            #[allow(clippy::cast_sign_loss, reason = "at least 1")]
+            let rate = (peak * *share as f64 / 100.0).max(1.0) as u64;
+            (format!("{share} %"), rate)
+        };
+        self.args.shares.iter().map(load).collect()
+    }
+
+    /// Operations per second of so many clients with a closed loop.
+    fn peak(&self, name: &str, clients: usize) -> Result<f64, String> {
         let (host, makers) = self.requests(name, clients, "peak")?;
         let cpu = machine::cpu_seconds(self.fleet.pid())?;
         let figure = client::load(&host, clients, self.time(), makers)?;
@@ -134,20 +143,7 @@ impl Bench {
             cpu * 1e6 / figure.answers().max(1) as f64,
             figure.refused()
         );
-        for share in self.args.shares.clone() {
-            let load = format!("{share} %");
-            #[allow(clippy::cast_sign_loss, reason = "at least 1")]
-            let rate = (peak * share as f64 / 100.0).max(1.0) as u64;
-            self.open(
-                &Figure {
-                    name,
-                    clients,
-                    load,
-                },
-                rate,
-            )?;
-        }
-        Ok(())
+        Ok(peak)
     }
 
     const fn time(&self) -> Duration {

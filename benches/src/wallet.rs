@@ -27,13 +27,7 @@ const PAYEES: u64 = 10_000;
 pub fn run(args: &WalletArgs) -> Result<(), String> {
     let dir = absolute(&args.dir).map_err(|e| e.to_string())?;
     let ron = args.ron.clone().map_or_else(|| beside("ron"), Ok)?;
-    fleet::prepare(&ron, &dir)?;
-    print!("{}", machine::facts(&dir)?);
-    println!(
-        "- {} s per figure, limits on (max_conns = 4096: all clients have one address), every answer durable (fdatasync)\n",
-        args.seconds
-    );
-    let fleet = Fleet::start(&ron, &dir)?;
+    let fleet = fleet::prepared(&ron, &dir, args.seconds)?;
     let tokens = tokens(&fleet, PRINCIPALS)?;
     let host = fleet.host("svc-wallet")?;
     let time = Duration::from_secs(args.seconds);

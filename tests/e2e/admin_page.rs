@@ -222,25 +222,9 @@ fn ask(fleet: &Separate, prometheus: u16, query: &str) -> Option<f64> {
 fn the_figures_agree_with_a_real_prometheus() {
     let mut fleet = Separate::start(&["sampler.metrics_interval=1s", "sampler.metrics_window=30s"]);
     let prometheus = free_port();
-    let config = fleet.dir.path().join("prometheus.yml");
-    let target = |name: &&str| {
-        let port = fleet.port(name) + 5;
-        format!("  - targets: ['127.0.0.1:{port}']\n    labels: {{service: {name}}}\n")
-    };
-    let targets: String = SERVICES.iter().map(target).collect();
-    let text = format!(
-        "global: {{scrape_interval: 1s}}\nscrape_configs:\n- job_name: ron\n  static_configs:\n{targets}"
-    );
-    std::fs::write(&config, text).unwrap();
-    fleet.also(
-        Command::new("prometheus")
-            .arg(format!("--config.file={}", config.display()))
-            .arg(format!(
-                "--storage.tsdb.path={}",
-                fleet.dir.path().join("tsdb").display()
-            ))
-            .arg(format!("--web.listen-address=127.0.0.1:{prometheus}")),
-    );
+    let services = SERVICES.map(|name| (name, fleet.port(name) + 5));
+    let dir = fleet.dir.path().to_owned();
+    fleet.also(&mut tools::prometheus(&dir, prometheus, &services, ""));
     until("all targets", || {
         ask(&fleet, prometheus, "sum(up)") == Some(6.0)
     });

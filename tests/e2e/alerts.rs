@@ -214,29 +214,10 @@ impl Watched {
         let dir = self.dir.path();
         let rules = std::fs::read_to_string(workspace().join("docs/ops/alerts.yml")).unwrap();
         std::fs::write(dir.join("alerts.yml"), hurried(&rules)).unwrap();
-        let target = |name: &&str| {
-            let port = self.port(name) + 5;
-            format!("  - targets: ['127.0.0.1:{port}']\n    labels: {{service: {name}}}\n")
-        };
-        let targets: String = SERVICES.iter().map(target).collect();
-        let text = format!(
-            "global: {{scrape_interval: 1s, evaluation_interval: 1s}}\nrule_files: [alerts.yml]\n\
-             scrape_configs:\n- job_name: ron\n  static_configs:\n{targets}"
-        );
-        let config = dir.join("prometheus.yml");
-        std::fs::write(&config, text).unwrap();
-        let mut command = Command::new("prometheus");
-        command
-            .arg(format!("--config.file={}", config.display()))
-            .arg(format!(
-                "--storage.tsdb.path={}",
-                dir.join("tsdb").display()
-            ))
-            .arg(format!(
-                "--web.listen-address=127.0.0.1:{}",
-                self.prometheus
-            ))
-            .stderr(Stdio::null());
+        let services = SERVICES.map(|name| (name, self.port(name) + 5));
+        let rules = "rule_files: [alerts.yml]\n";
+        let mut command = tools::prometheus(dir, self.prometheus, &services, rules);
+        command.stderr(Stdio::null());
         let prometheus = Process::start(&mut command);
         self.running.insert("prometheus", prometheus);
         until("all targets", || {

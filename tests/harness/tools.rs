@@ -49,6 +49,26 @@ impl Process {
     }
 }
 
+/// Prometheus on a port, with data in `dir`, which reads the health port of each of `services` every second; `more` are further
+/// lines of its configuration.
+pub fn prometheus(dir: &Path, port: u16, services: &[(&str, u16)], more: &str) -> Command {
+    let target = |(name, port): &(&str, u16)| {
+        format!("  - targets: ['127.0.0.1:{port}']\n    labels: {{service: {name}}}\n")
+    };
+    let targets: String = services.iter().map(target).collect();
+    let text = format!(
+        "global: {{scrape_interval: 1s, evaluation_interval: 1s}}\n{more}scrape_configs:\n- job_name: ron\n  static_configs:\n{targets}"
+    );
+    let config = dir.join("prometheus.yml");
+    std::fs::write(&config, text).expect("written");
+    let mut command = Command::new("prometheus");
+    command.arg(format!("--config.file={}", config.display()));
+    let data = dir.join("tsdb");
+    command.arg(format!("--storage.tsdb.path={}", data.display()));
+    command.arg(format!("--web.listen-address=127.0.0.1:{port}"));
+    command
+}
+
 /// A desktop whose browser is a script that notes its arguments and keeps a copy of the page.
 pub struct Desktop {
     dir: tempfile::TempDir,

@@ -51,8 +51,8 @@ pub(crate) const KERNEL: Part = Part {
         ("publish", "models::console::requests"),
         ("report", "models::console::no_report"),
         ("asked", "models::console::requests"),
-        ("rest", "models::resting::every_token"),
-        ("asleep", "models::resting::the_poll"),
+        ("idle", "models::idling::every_token"),
+        ("asleep", "models::idling::the_poll"),
     ],
 };
 

@@ -50,6 +50,13 @@ impl Place {
     }
 }
 
+/// The services that write a log, and its directory below their data.
+pub const LOGS: [(&str, &str); 3] = [
+    ("ron-kms", ron_kms::migrate::LOG),
+    ("ron-ledger", ron_ledger::migrate::LOG),
+    ("svc-passport", svc_passport::LOG_DIR),
+];
+
 #[derive(Debug, Clone)]
 pub struct Layout {
     pub root: PathBuf,

@@ -10,8 +10,8 @@ use ron_kernel::atomic::{AtomicBool, AtomicUsize, Ordering};
 use ron_kernel::net::Watch;
 use ron_kernel::rate::DrainMeter;
 use ron_kernel::{
-    KernelMetrics, LockSpec, QueueSpec, Random, RankedMutex, Registry, Rest, SharedClock, Shutdown,
-    Supervisor, ThreadCtx, ThreadSpec, queue,
+    IdleWorkers, KernelMetrics, LockSpec, QueueSpec, Random, RankedMutex, Registry, SharedClock,
+    Shutdown, Supervisor, ThreadCtx, ThreadSpec, queue,
 };
 use ron_proto::Problem;
 
@@ -134,7 +134,7 @@ impl Front {
             metrics,
             slots,
             queue: sender,
-            rest: Rest::new(sockets),
+            idle: IdleWorkers::new(sockets),
             ids: Ids::new(random),
             listeners: RankedMutex::new(&LISTENER_LOCK, Some(listeners)),
             draining: AtomicBool::new(false),
@@ -244,12 +244,16 @@ impl<'a> Poll<'a> {
                 .map(|at| at.saturating_duration_since(now));
             let cap = limit.map_or(SLEEP_MAX, |limit| limit.min(SLEEP_MAX));
             let sleep = self.shared.slots.timer.fall_asleep(now, cap);
-            let needed = self.shared.rest.is_needed();
-            let sleep = if needed { sleep.min(POLL_EVERY) } else { sleep };
+            let all_busy = self.shared.idle.poll_thread_sleeps();
+            let sleep = if all_busy {
+                sleep.min(POLL_EVERY)
+            } else {
+                sleep
+            };
             self.shared.poller().wait(&mut events, sleep);
             self.shared.slots.timer.woke();
-            if self.shared.rest.returns() {
-                self.shared.rest.sockets.poll(&mut events);
+            if self.shared.idle.poll_thread_woke() {
+                self.shared.idle.sockets.poll(&mut events);
             }
             // While accepting is paused, listeners report nothing; that says nothing of the
             // backlog.

@@ -31,8 +31,8 @@ const EVENTS: usize = 32;
 const MEMORY_RETRY_S: u32 = 1;
 /// The same when too many long polls wait.
 const POLL_RETRY_S: u32 = 2;
-/// Longest rest of a worker before it checks that its front still runs.
-const REST_MAX: Duration = Duration::from_secs(10);
+/// Longest wait of an idle worker before it checks that its front still runs.
+const IDLE_MAX: Duration = Duration::from_secs(10);
 
 /// The body of a worker thread: serves until the front is done.
 pub(crate) fn work(shared: &Arc<Shared>, queue: &Receiver<u64>, done: &Shutdown, ctx: &ThreadCtx) {
@@ -47,14 +47,14 @@ pub(crate) fn work(shared: &Arc<Shared>, queue: &Receiver<u64>, done: &Shutdown,
             worker.serve(token);
             continue;
         }
-        let rested = Deadline::within(REST_MAX);
-        if let Some(token) = worker.rest(done) {
+        let limit = Deadline::within(IDLE_MAX);
+        if let Some(token) = worker.wait(done) {
             worker.serve(token);
-        } else if done.is_set() || (rested.expired() && ctx.shutdown.is_set()) {
+        } else if done.is_set() || (limit.expired() && ctx.shutdown.is_set()) {
             break;
         }
     }
-    shared.rest.sockets.wake(); // the other workers end too
+    shared.idle.sockets.wake(); // the other workers end too
 }
 
 struct Worker<'a> {
@@ -75,17 +75,17 @@ enum Next {
 }
 
 impl<'a> Worker<'a> {
-    /// Polls the sockets before this worker rests: under load the next requests have arrived
+    /// Polls the sockets before this worker is idle: under load the next requests have arrived
     /// already and are served without waking a thread.
     fn poll_sockets(&mut self) -> Option<u64> {
-        self.shared.rest.sockets.poll(&mut self.events);
+        self.shared.idle.sockets.poll(&mut self.events);
         self.take_events()
     }
 
     /// Waits for a request, or for a token in the queue.
-    fn rest(&mut self, done: &Shutdown) -> Option<u64> {
+    fn wait(&mut self, done: &Shutdown) -> Option<u64> {
         let has_work = || !self.queue.is_empty() || done.is_set();
-        if self.shared.rest.rest(&mut self.events, REST_MAX, has_work) {
+        if self.shared.idle.wait(&mut self.events, IDLE_MAX, has_work) {
             self.shared.poller().wake();
         }
         self.take_events().or_else(|| self.queue.try_recv())
@@ -107,7 +107,7 @@ impl<'a> Worker<'a> {
 
     fn serve(&mut self, token: u64) {
         if !self.queue.is_empty() {
-            self.shared.rest.call(); // this one's handler may block
+            self.shared.idle.wake_one(); // this one's handler may block
         }
         let Some(mut lease) = self.shared.slots.take_queued(token) else {
             return; // closed or timed out while its token was queued

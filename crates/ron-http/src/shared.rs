@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use ron_kernel::atomic::{AtomicBool, AtomicUsize, Ordering};
 use ron_kernel::net::{Event, Poller, Readiness, Watch};
 use ron_kernel::rate::{DrainMeter, LineBudget};
-use ron_kernel::{Deadline, RankedMutex, Rest, SendError, Sender, SharedClock, ShutdownTrigger};
+use ron_kernel::{
+    Deadline, IdleWorkers, RankedMutex, SendError, Sender, SharedClock, ShutdownTrigger,
+};
 use ron_proto::Problem;
 
 use crate::auth::{Authorizer, Principal};
@@ -22,8 +24,7 @@ use crate::memory::Full;
 use crate::metrics::HttpMetrics;
 use crate::pace::Pace;
 use crate::responder::{Hook, Sink, Ticket};
-use crate::response;
-use crate::response::{Body, Form, Response, encode};
+use crate::response::{Body, Form, Response, Rest, encode};
 use crate::router::Compiled;
 use crate::slots::{Delivery, Lease, ParkedAs, Slots};
 use crate::spans::{EndedSpan, Spans};
@@ -79,8 +80,8 @@ pub(crate) struct Shared {
     pub metrics: HttpMetrics,
     pub slots: Slots,
     pub queue: Sender<u64>,
-    /// Where the workers wait for the connections.
-    pub rest: Rest,
+    /// Where idle workers wait for the connections.
+    pub idle: IdleWorkers,
     pub ids: Ids,
     /// Taken out by the poll thread when intake stops.
     pub listeners: RankedMutex<Option<Arc<Vec<Listener>>>>,
@@ -110,7 +111,7 @@ impl Shared {
     /// Has the workers end: no connection is open any more.
     pub(crate) fn end(&self) {
         self.done.fire();
-        self.rest.sockets.wake();
+        self.idle.sockets.wake();
     }
 
     pub(crate) fn draining(&self) -> bool {
@@ -153,9 +154,9 @@ impl Shared {
         };
         let mut output = Output::default();
         match encode(response, &form, &mut output.bytes) {
-            response::Rest::Nothing => {}
-            response::Rest::Body(body) => output.body = Some(body),
-            response::Rest::Source(source) => output.source = Some(source),
+            Rest::Nothing => {}
+            Rest::Body(body) => output.body = Some(body),
+            Rest::Source(source) => output.source = Some(source),
         }
         let large = output.source.is_some() || output.len() > PACED_FROM;
         lease.pace = large.then(|| {
@@ -315,9 +316,9 @@ impl Shared {
         let watch = Watch::Changes { output };
         let id = lease.stream.socket().id();
         match lease.watched {
-            None => self.rest.sockets.add(id, lease.token, watch)?,
+            None => self.idle.sockets.add(id, lease.token, watch)?,
             Some(Watch::Changes { output: false }) if output => {
-                self.rest.sockets.modify(id, lease.token, watch)?;
+                self.idle.sockets.modify(id, lease.token, watch)?;
             }
             Some(_) => return Ok(()),
         }
@@ -366,7 +367,7 @@ impl Shared {
     /// Queues the token of a connection that is parked as queued.
     pub(crate) fn push(&self, token: u64) {
         match self.queue.try_send(token) {
-            Ok(()) => self.rest.call(),
+            Ok(()) => self.idle.wake_one(),
             Err(SendError::Full(token) | SendError::Closed(token)) => {
                 if let Some(lease) = self.slots.take_queued(token) {
                     self.metrics.reject("queue_full");

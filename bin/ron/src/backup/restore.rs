@@ -21,7 +21,7 @@ use super::{Recoveries, Recovery, verdicts};
 use crate::fleet;
 use crate::init;
 use crate::layout::{
-    Bootstrap, Layout, Place, make_dir, read_json, socket_url, write_atomic, write_json,
+    Bootstrap, LOGS, Layout, Place, make_dir, read_json, socket_url, write_atomic, write_json,
 };
 use crate::verifiers;
 
@@ -190,11 +190,7 @@ fn name_new_log(layout: &Layout, recovery: &Recovery, origin: &str) -> Result<()
 /// services that had an archive outside of their data directory, and where.
 fn leave_archives(layout: &Layout) -> Result<Vec<(&'static str, PathBuf)>, String> {
     let mut left = Vec::new();
-    for (service, log) in [
-        ("ron-kms", ron_kms::migrate::LOG),
-        ("ron-ledger", ron_ledger::migrate::LOG),
-        ("svc-passport", svc_passport::LOG_DIR),
-    ] {
+    for (service, log) in LOGS {
         forget_archive(&OsDisk, &layout.data(service).join(log)).map_err(|e| e.to_string())?;
         let config = fleet::load(layout, service, &[])?;
         let keys: ArchiveKeys = config.read().map_err(|e| e.to_string())?;

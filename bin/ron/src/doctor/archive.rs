@@ -9,21 +9,13 @@ use ron_tlog::append::check_archived;
 use rustix::fs::{Access, access};
 
 use super::Report;
-
-/// The directories of the logs in the data directory of a service.
-fn log_dir(service: &str) -> Option<&'static str> {
-    match service {
-        "ron-kms" => Some(ron_kms::migrate::LOG),
-        "ron-ledger" => Some(ron_ledger::migrate::LOG),
-        "svc-passport" => Some(svc_passport::LOG_DIR),
-        _ => None,
-    }
-}
+use crate::layout::LOGS;
 
 /// Checks that the log of a service can be read wherever its segments are, and that more of them can be archived.
 pub fn check(report: &mut Report, service: &str, config: &Config) {
     let data = config.chassis().data_dir.as_deref();
-    let (Some(data), Some(log)) = (data, log_dir(service)) else {
+    let log = LOGS.iter().find(|(name, _)| *name == service);
+    let (Some(data), Some((_, log))) = (data, log) else {
         return;
     };
     let about = format!("{service} archive");

@@ -12,15 +12,15 @@
 //! | `swap` | `snapshot` |
 //! | `threads` | `restart`, `drain`, `late` |
 //! | `hanging` | `hang` |
+//! | `idling` | `idle`, `asleep` |
 //! | `console` | `publish`, `report`, `asked` |
-//! | `resting` | `rest`, `asleep` |
 //! | `timed` (simulator alone) | `hang`, `wait` |
 #![cfg(test)]
 
 mod console;
 mod hanging;
+mod idling;
 mod queue;
-mod resting;
 mod ring;
 mod slot;
 mod swap;

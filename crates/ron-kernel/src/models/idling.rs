@@ -1,4 +1,4 @@
-//! Workers that rest in a poller.
+//! Idle workers that wait in the poller of their sockets.
 #![cfg(test)]
 
 use std::io;
@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{REJECT, explore, far, size, thread};
+use crate::idle::IdleWorkers;
 use crate::net::{Event, Poller, SocketId, Watch};
 use crate::queue::bare_queue;
-use crate::rest::Rest;
 use crate::sync::{Condvar, Mutex, mutex};
 
 const LONG: Duration = Duration::from_secs(36_000);
@@ -60,12 +60,12 @@ struct Together {
     all: Condvar,
 }
 
-/// Handlers that block do not keep a token from a worker that rests: each is taken, by a worker of its own. Mutant `rest`.
+/// Handlers that block do not keep a token from an idle worker: each is taken, by a worker of its own. Mutant `idle`.
 #[test]
-fn every_token_wakes_a_worker_while_one_rests() {
+fn every_token_wakes_a_worker_while_one_is_idle() {
     const WORKERS: usize = size(2, 4);
     explore(|| {
-        let rest = Arc::new(Rest::new(Bell::new()));
+        let idle = Arc::new(IdleWorkers::new(Bell::new()));
         let together = Arc::new(Together {
             taken: mutex("taken", 0),
             all: Condvar::new(),
@@ -73,13 +73,13 @@ fn every_token_wakes_a_worker_while_one_rests() {
         let (tokens, queue) = bare_queue::<u8>(&REJECT, WORKERS);
         let workers: Vec<_> = (0..WORKERS)
             .map(|_| {
-                let (rest, together, queue) = (rest.clone(), together.clone(), queue.clone());
+                let (idle, together, queue) = (idle.clone(), together.clone(), queue.clone());
                 thread::spawn(move || {
                     while queue.try_recv().is_none() {
-                        rest.rest(&mut Vec::new(), LONG, || !queue.is_empty());
+                        idle.wait(&mut Vec::new(), LONG, || !queue.is_empty());
                     }
                     if !queue.is_empty() {
-                        rest.call();
+                        idle.wake_one();
                     }
                     let mut taken = together.taken.lock();
                     *taken += 1;
@@ -93,7 +93,7 @@ fn every_token_wakes_a_worker_while_one_rests() {
             .collect();
         for _ in 0..WORKERS {
             tokens.try_send(7).expect("room");
-            rest.call();
+            idle.wake_one();
         }
         for worker in workers {
             worker.join().unwrap();
@@ -101,29 +101,29 @@ fn every_token_wakes_a_worker_while_one_rests() {
     });
 }
 
-/// A poll thread that sleeps while workers rest is woken when the last of them gets up. Mutant `asleep`.
+/// A poll thread that sleeps while workers are idle is woken when the last of them gets up. Mutant `asleep`.
 #[test]
-fn the_poll_thread_is_woken_when_no_worker_rests() {
+fn the_poll_thread_is_woken_when_no_worker_is_idle() {
     explore(|| {
         let (sockets, own) = (Bell::new(), Bell::new());
-        let rest = Arc::new(Rest::new(sockets.clone()));
+        let idle = Arc::new(IdleWorkers::new(sockets.clone()));
         let workers: Vec<_> = (0..size(1, 3))
             .map(|_| {
-                let (rest, own) = (rest.clone(), own.clone());
+                let (idle, own) = (idle.clone(), own.clone());
                 thread::spawn(move || {
-                    if rest.rest(&mut Vec::new(), LONG, || true) {
+                    if idle.wait(&mut Vec::new(), LONG, || true) {
                         own.wake();
                     }
                 })
             })
             .collect();
-        if !rest.is_needed() {
+        if !idle.poll_thread_sleeps() {
             own.wait(&mut Vec::new(), LONG);
         }
-        rest.returns();
+        idle.poll_thread_woke();
         for worker in workers {
             worker.join().unwrap();
         }
-        assert!(rest.returns(), "nobody rests");
+        assert!(idle.poll_thread_woke(), "no worker is idle");
     });
 }
