@@ -13,7 +13,6 @@ use crate::WalletArgs;
 use crate::client::{Connection, HEADER, Maker, load};
 use crate::figures::{ask, bearer, beside, issue, post};
 use crate::fleet::{self, Fleet};
-use crate::machine;
 
 /// Principals in total; a single client uses many in turn, because it alone exceeds the rate limit
 /// of one.

@@ -11,7 +11,7 @@ use ron_proto::status::STANDBY;
 use ron_service::events::{Event, EventKind};
 use ron_service::lag::{Follower, FollowerLag};
 use ron_service::log_engine;
-use ron_service::log_host::archive::{ArchiveAfter, LogArchive};
+use ron_service::log_host::archive::{ArchiveAfter, ArchiveParts, LogArchive};
 use ron_service::log_host::asker::WitnessSettings;
 use ron_service::log_host::cosign::{WitnessTimes, Witnesses};
 use ron_service::log_host::{
@@ -100,7 +100,7 @@ impl Service for RonLedger {
             entries_scope: scope::LEDGER_AUDIT,
             cosigned: witnessed.cosigned,
         };
-        let archive = settings.archive.of(engine.archiver(), (&chassis).into());
+        let archive = archive(&chassis, &settings, &engine);
         let archive_after = archive.as_ref().map(LogArchive::after);
         let with = WriterParts {
             archive,
@@ -126,6 +126,15 @@ impl Service for RonLedger {
         });
         chassis.serve(router(&api).add_all(routes(Base::Log, &host)))
     }
+}
+
+fn archive(chassis: &Chassis, settings: &Settings, engine: &Engine) -> Option<LogArchive> {
+    let parts = ArchiveParts {
+        clock: &chassis.clock,
+        ready: &chassis.ready,
+        registry: &chassis.registry,
+    };
+    settings.archive.of(engine.archiver(), parts)
 }
 
 fn on_reload(

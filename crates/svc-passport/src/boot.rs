@@ -14,7 +14,7 @@ use ron_kernel::{Receiver, Sender, Snapshot, TokenBuckets, Topology, queue};
 use ron_proto::passport::{Jwks, VERIFY_BATCH_MAX};
 use ron_service::kept_policy::KeptPolicy;
 use ron_service::log_engine;
-use ron_service::log_host::archive::{ArchiveAfter, LogArchive};
+use ron_service::log_host::archive::{ArchiveAfter, ArchiveParts, LogArchive};
 use ron_service::log_host::asker::Published;
 use ron_service::log_host::cosign::WitnessTimes;
 use ron_service::log_host::{Base, routes};
@@ -389,8 +389,12 @@ impl Core {
         keys: &Arc<KeyKeeper>,
         (revocations, jobs, documents): Queues,
     ) -> Option<ArchiveAfter> {
-        let keys_of_archive = &self.settings.keys.archive;
-        let archive = keys_of_archive.of(register.archiver(), chassis.into());
+        let parts = ArchiveParts {
+            clock: &chassis.clock,
+            ready: &chassis.ready,
+            registry: &chassis.registry,
+        };
+        let archive = self.settings.keys.archive.of(register.archiver(), parts);
         let archive_after = archive.as_ref().map(LogArchive::after);
         let revoker = Revoker::new(
             register,

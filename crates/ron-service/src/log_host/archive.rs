@@ -8,7 +8,6 @@ use ron_kernel::time::Instant;
 use ron_kernel::{Counter, Registry, SharedClock, Shutdown, Snapshot};
 use ron_tlog::append::Archiver;
 
-use crate::chassis::Chassis;
 use crate::config::{Config, ConfigProblem};
 use crate::ready::ReadyBoard;
 
@@ -35,16 +34,6 @@ pub struct ArchiveParts<'a> {
     pub clock: &'a SharedClock,
     pub ready: &'a ReadyBoard,
     pub registry: &'a Registry,
-}
-
-impl<'a> From<&'a Chassis> for ArchiveParts<'a> {
-    fn from(chassis: &'a Chassis) -> Self {
-        Self {
-            clock: &chassis.clock,
-            ready: &chassis.ready,
-            registry: &chassis.registry,
-        }
-    }
 }
 
 impl ArchiveKeys {
