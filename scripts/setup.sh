@@ -23,6 +23,7 @@ need /usr/sbin/haproxy haproxy
 need caddy caddy
 need slowhttptest slowhttptest
 need shellcheck shellcheck
+need valgrind valgrind
 need softhsm2-util softhsm2
 need pkcs11-tool opensc
 need ssh openssh-client

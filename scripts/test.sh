@@ -54,6 +54,9 @@ export RON_TEST_PYTHON="$PWD/target/test-venv/bin/python"
 cargo test "${everything[@]}" --test '*' --no-run --message-format json-render-diagnostics >target/end-to-end-tests.json
 cargo xtask suites target/end-to-end-tests.json --threads 3
 
+step "instructions of the hot paths"
+cargo xtask instructions
+
 step "API fuzzer"
 cargo xtask api-fuzz --phases fuzzing --examples 8 --seed 1
 

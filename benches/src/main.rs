@@ -19,6 +19,7 @@ mod raw;
 mod reads;
 mod revocations;
 mod sizes;
+mod steps;
 mod tail;
 mod wallet;
 
@@ -69,6 +70,8 @@ enum Command {
     Tail(tail::TailArgs),
     /// Fill the KMS's audit log and request proofs from it.
     Proofs(proofs::ProofArgs),
+    /// Do a step of a hot path some times, for a program that counts instructions.
+    Steps(steps::StepArgs),
     /// GET one URL as fast as the server responds.
     Get(GetArgs),
 }
@@ -153,6 +156,7 @@ fn main() {
         Command::Wallet(args) => wallet::run(&args),
         Command::Reads(args) => reads::run(&args),
         Command::Sizes(args) => sizes::run(&args),
+        Command::Steps(args) => steps::run(&args),
         Command::Tail(args) => tail::run(args),
         Command::Proofs(args) => proofs::run(&args),
         Command::Get(args) => get(&args),

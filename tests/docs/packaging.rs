@@ -166,6 +166,7 @@ fn units_users_and_directories_belong_together() {
             format!("Also={name}.socket"),
             format!("ExecStart=/usr/bin/{name} --config /etc/ron/{name}/config.toml"),
             "Type=notify".to_owned(),
+            "PartOf=ron.target".to_owned(),
             "TimeoutStartSec=infinity".to_owned(),
             "WatchdogSec=60".to_owned(),
             "NoNewPrivileges=yes".to_owned(),
@@ -190,6 +191,7 @@ fn units_users_and_directories_belong_together() {
         let configured = configured.map(|addr| addr.to_string());
         assert_eq!(held, configured, "{name}.socket");
         assert!(socket.contains("\nWantedBy=sockets.target\n"), "{socket}");
+        assert!(socket.contains("\nPartOf=ron.target\n"), "{socket}");
         let sysusers = committed(&format!("packaging/sysusers.d/{name}.conf"));
         assert!(sysusers.contains(&format!("\nu {name} - ")), "{sysusers}");
         let tmpfiles = committed(&format!("packaging/tmpfiles.d/{name}.conf"));
@@ -226,6 +228,13 @@ fn packages_are_of_the_services_in_the_list() {
         let stems = files.map(|path| path.file_stem().unwrap().to_str().unwrap().to_owned());
         assert_eq!(stems.collect::<BTreeSet<_>>(), names, "packaging/{part}");
     }
+    let target = committed("packaging/ron.target");
+    let wanted = target.lines().find_map(|line| line.strip_prefix("Wants="));
+    let units = wanted
+        .unwrap()
+        .split(' ')
+        .map(|unit| unit.strip_suffix(".service").unwrap().to_owned());
+    assert_eq!(units.collect::<BTreeSet<_>>(), names, "ron.target");
     let spread = committed("packaging/ron-spread");
     let all: Vec<&str> = SERVICES.iter().map(ron_service::Descriptor::name).collect();
     let line = format!("services=\"{}\"", all.join(" "));

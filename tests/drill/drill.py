@@ -363,7 +363,6 @@ def judge(watch, fault, before):
         state, text = said.get(cause, ("healthy", ""))
         return state != "healthy" and (word in text or state in ("down", "no answer"))
 
-    observers = fault.get("observers", {"console", "status", "alert"})
     while time.monotonic() - began < PATIENCE:
         now = time.monotonic() - began
         for name, look in (("console", watch.console), ("status", watch.status)):
@@ -386,11 +385,9 @@ def judge(watch, fault, before):
                 seen["name"] = alert
             if alert not in HISTORY and service not in ("", cause) and cause not in needs(service):
                 blamed.add(f"{service} by {alert}")
-        if observers <= seen.keys():
+        if {"console", "status", "alert"} <= seen.keys():
             break
         time.sleep(0.5)
-    for name in {"console", "status"} - observers - seen.keys():
-        seen[name] = "shows no state"
     return seen, sorted(blamed)
 
 
@@ -501,7 +498,7 @@ def faults(fleet, root):
     return [
         {"name": "a ledger is killed", "cause": "ron-ledger", "alerts": down, "do": lambda: fleet.kill("ron-ledger"), "undo": lambda: fleet.start("ron-ledger")},
         {"name": "an issuer hangs", "cause": "svc-passport", "alerts": down, "do": lambda: fleet.signal("svc-passport", signal.SIGSTOP), "undo": lambda: fleet.signal("svc-passport", signal.SIGCONT)},
-        {"name": "a ledger runs a tenth of the time", "cause": "ron-ledger", "word": "slow", "observers": {"alert"}, "alerts": {"RonSlow"}, "do": slow, "undo": fast},
+        {"name": "a ledger runs a tenth of the time", "cause": "ron-ledger", "word": "kept from running", "alerts": ready, "do": slow, "undo": fast},
         {"name": "the ledger's disk is full", "cause": "ron-ledger", "word": "disk", "alerts": ready | {"RonDiskFull"}, "do": fill, "undo": lambda: (data / "ballast").unlink(), "if": os.path.ismount(data) or "needs root"},
         {"name": "the wallet's certificate has expired", "cause": "svc-wallet", "word": "certificate", "alerts": {"RonCertificateEnds"}, "do": expire, "undo": renew},
         {"name": "a wrong policy is loaded", "cause": "svc-wallet", "word": "policy", "alerts": {"RonReloadRefused"}, "do": spoil, "undo": repair},

@@ -40,7 +40,7 @@ const WORKER: &str = "pass-issue";
 
 mod causes;
 
-use causes::{alter, descriptors, epoch, fill, flood, limit, locked, pay, refused};
+use causes::{alter, descriptors, epoch, fill, flood, limit, locked, pay, refused, stutter};
 
 type Alert = (String, String);
 
@@ -378,7 +378,7 @@ fn small_causes(fleet: &mut Watched, wallet: &str, rewarder: &str) {
     });
 }
 
-/// A ledger that hangs, and what that does to the wallet.
+/// A ledger that hangs, and what that does to the wallet; a key service that runs a tenth of the time beside it.
 fn hanging_ledger(fleet: &Watched, wallet: &str) {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -386,6 +386,7 @@ fn hanging_ledger(fleet: &Watched, wallet: &str) {
         for _ in 0..3 {
             scope.spawn(|| pay(fleet, wallet, &stop));
         }
+        scope.spawn(|| stutter(fleet, "ron-kms", &stop));
         std::thread::sleep(Duration::from_secs(1));
         fleet.signal("ron-ledger", "-STOP");
         let _open = flood(fleet, wallet);
@@ -419,12 +420,13 @@ const LASTING: [(&str, &str); 4] = [
     ("RonWebhookBehind", "svc-wallet"),
 ];
 /// Alerts of [`hanging_ledger`].
-const HANGS: [(&str, &str); 8] = [
+const HANGS: [(&str, &str); 9] = [
     ("RonBusy", "svc-wallet"),
     ("RonConsoleSeesNodesDown", "svc-admin"),
     ("RonNotReady", "svc-wallet"),
     ("RonOutcomesUnknown", "svc-wallet"),
     ("RonServerErrors", "svc-wallet"),
+    ("RonServiceDegraded", "ron-kms"),
     ("RonServiceDown", "ron-ledger"),
     ("RonSlow", "svc-wallet"),
     ("RonUpstreamFails", "svc-wallet"),

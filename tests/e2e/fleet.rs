@@ -36,6 +36,24 @@ fn a_data_dir_elsewhere_is_refused_and_a_moved_directory_is_not() {
 }
 
 #[test]
+fn keys_of_another_issuer_are_refused_and_not_passed_over() {
+    let dir = tempfile::tempdir().unwrap();
+    ok(&ron_on(dir.path(), &["init"]));
+    let file = dir.path().join("svc-wallet/config.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let changed = text.lines().map(|line| match line.split_once(" = ") {
+        Some(("jwks_url", _)) => "jwks_url = \"https://issuer.example/keys\"",
+        _ => line,
+    });
+    std::fs::write(&file, changed.collect::<Vec<_>>().join("\n")).unwrap();
+    let out = ron_on(dir.path(), &["up", "--base-port", "0"]);
+    let why = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(2), "{why}");
+    let wanted = "auth.jwks_url of svc-wallet is https://issuer.example/keys";
+    assert!(why.contains(wanted), "{why}");
+}
+
+#[test]
 fn every_service_reports_its_state_and_its_threads_match_its_table() {
     let fleet = Fleet::start();
     fleet.token("svc-wallet", None);

@@ -334,7 +334,7 @@ fn contents(tree: &Tree) {
         there(&two_hosts(name));
     }
     there("usr/sbin/ron-spread");
-    for unit in ["ron-backup.service", "ron-backup.timer"] {
+    for unit in ["ron-backup.service", "ron-backup.timer", "ron.target"] {
         let path = tree.at(&format!("usr/lib/systemd/system/{unit}"));
         let text = fs::read_to_string(path).unwrap();
         // The program must exist where the line says; here that is inside the tree.
@@ -357,7 +357,7 @@ fn contents(tree: &Tree) {
         let said = String::from_utf8_lossy(&out.stderr).into_owned();
         let ours: Vec<&str> = said
             .lines()
-            .filter(|line| line.contains("ron-backup"))
+            .filter(|line| line.contains("ron-backup") || line.contains("ron.target"))
             .collect();
         assert!(ours.is_empty(), "{ours:?}");
     }

@@ -15,6 +15,7 @@ mod cmd;
 mod embedding;
 mod files;
 mod fuzz;
+mod instructions;
 mod long;
 mod loom;
 mod markdown;

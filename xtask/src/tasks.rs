@@ -3,6 +3,7 @@
 use crate::builds;
 use crate::clean_root;
 use crate::fuzz;
+use crate::instructions;
 use crate::long;
 use crate::loom;
 use crate::mutation;
@@ -100,6 +101,18 @@ const TESTS: &[Task] = &[
             "--threads=3 : tests of a program that run at one time",
         ],
         run: Run::Steps(suites::suites),
+        ..REST
+    },
+    Task {
+        name: "instructions",
+        group: Group::Step("instructions of the hot paths"),
+        shows: "steps of the hot paths take no more instructions than docs/bench/instructions.md says, or at most a tenth more; counted by Valgrind. `cargo xtask instructions write` writes the page",
+        length: "30 s",
+        args: &[
+            "action=check : `check` compares with the page, `write` writes it",
+            "--out=docs/bench/instructions.md : the page",
+        ],
+        run: Run::Steps(instructions::instructions),
         ..REST
     },
     Task {

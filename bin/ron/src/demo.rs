@@ -2,6 +2,7 @@
 //!
 //! Every step is idempotent: a second run pays nothing more and shows the same table.
 
+use std::io::{IsTerminal as _, Write as _};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -41,13 +42,15 @@ const EPOCHS: [(&str, &[u8]); 5] = [
         include_bytes!("../../../examples/rocketpool/interval-45.csv"),
     ),
 ];
+/// Idempotency key of the first money that an account of the demo gets.
+const FIRST_KEY: &str = "demo-issue-1";
 /// Timeout of one call.
 const CALL: Duration = Duration::from_secs(20);
 /// Maximum wait for the settlement of one epoch.
 const SETTLE: Duration = Duration::from_secs(120);
 
 /// Fund a pool, move money, pay out five real epochs, verify everything. The payouts stay in the ledger for ever: use a data directory
-/// of its own.
+/// of its own. A ledger that others use is left alone, unless you confirm it.
 #[derive(Args)]
 #[command(
     after_help = "Examples:\n  ron up &\n  ron demo\n  ron up --data-dir /tmp/trial --base-port 0 &\n  ron demo --data-dir /tmp/trial --json"
@@ -56,6 +59,9 @@ pub struct DemoArgs {
     /// Data directory of the running `ron up`.
     #[arg(long)]
     data_dir: Option<PathBuf>,
+    /// Do not ask before the payouts of the demo are written to a ledger that has other accounts.
+    #[arg(long)]
+    yes: bool,
     /// Print the table as JSON lines.
     #[arg(long)]
     json: bool,
@@ -76,6 +82,9 @@ struct Row {
 pub fn run(args: &DemoArgs) -> Result<(), String> {
     let layout = Layout::new(args.data_dir.as_deref())?;
     let demo = Demo::connect(&layout)?;
+    if !args.yes && demo.is_of_others()? {
+        confirm(&layout)?;
+    }
     let bar = ProgressBar::new(EPOCHS.len() as u64 + 2);
     if let Ok(style) = ProgressStyle::with_template("{msg:>24} {wide_bar} {pos}/{len}") {
         bar.set_style(style);
@@ -128,6 +137,20 @@ impl Demo {
         })
     }
 
+    /// Whether the ledger has accounts, and not from a demo before this one.
+    fn is_of_others(&self) -> Result<bool, String> {
+        let first = [("limit", "1".to_owned())];
+        let page = self.wallet.accounts(&first, within());
+        if page.map_err(wallet_failed)?.accounts.is_empty() {
+            return Ok(false);
+        }
+        match self.wallet.operation(&idem(FIRST_KEY)?, within()) {
+            Ok(_) => Ok(false),
+            Err(ClientError::Refused { status: 404, .. }) => Ok(true),
+            Err(error) => Err(wallet_failed(error)),
+        }
+    }
+
     /// Funds the pool once per epoch; the idempotency keys make a second run a replay.
     fn fund(&self) -> Result<(), String> {
         for (name, _) in EPOCHS {
@@ -155,7 +178,7 @@ impl Demo {
             amount_minor: Amount(1_000),
             details: Details::default(),
         };
-        let key = idem("demo-issue-1")?;
+        let key = idem(FIRST_KEY)?;
         self.wallet
             .issue(&key, &issue, within())
             .map_err(wallet_failed)?;
@@ -241,6 +264,29 @@ impl Demo {
                 .epoch(epoch, within())
                 .map_err(rewarder_failed)?;
         }
+    }
+}
+
+/// Asks on the terminal whether the demo may write to a ledger that others use; without a terminal, it may not.
+fn confirm(layout: &Layout) -> Result<(), String> {
+    let what = format!(
+        "the ledger in {} has accounts that are not of a demo; the demo adds about 10,000 payouts that stay in it for ever",
+        layout.root.display()
+    );
+    let another = "hint: use a directory of its own (`ron up --data-dir DIRECTORY --base-port 0`, `ron demo --data-dir DIRECTORY`)";
+    if !std::io::stdin().is_terminal() {
+        return Err(format!("{what}\n{another}, or --yes"));
+    }
+    eprint!("{what}\n{another}\nType yes to write to it: ");
+    let mut answer = String::new();
+    let read = std::io::stderr()
+        .flush()
+        .and_then(|()| std::io::stdin().read_line(&mut answer));
+    read.map_err(|e| format!("cannot read the answer: {e}"))?;
+    if answer.trim() == "yes" {
+        Ok(())
+    } else {
+        Err("nothing was written".to_owned())
     }
 }
 

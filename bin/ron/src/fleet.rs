@@ -194,6 +194,7 @@ impl Fleet {
         let uid = rustix::process::geteuid().as_raw();
         for name in NAMES {
             refuse_other_data(layout, name)?;
+            refuse_other_issuer(layout, name)?;
             let config = load(layout, name, &places(layout, name))?;
             let bound = bind(name, &config, base_port.map_or(At::Configured, At::Above))?;
             let addr =
@@ -451,6 +452,26 @@ pub fn lines(problems: Vec<ConfigProblem>) -> String {
 }
 
 type Flags = Vec<(String, String)>;
+
+/// Refuses a configuration that reads the keys of another issuer: the services here read those of the issuer here, and would
+/// take none of that one's passports.
+fn refuse_other_issuer(layout: &Layout, name: &str) -> Result<(), String> {
+    let config = load(layout, name, &[])?;
+    let Some(issuer) = &config.auth().issuer else {
+        return Ok(());
+    };
+    // That which `ron init` wrote, also below another directory.
+    let url = &issuer.jwks_url;
+    if url.ends_with("/run/svc-passport/api.sock/.well-known/jwks.json") {
+        return Ok(());
+    }
+    Err(format!(
+        "auth.jwks_url of {name} is {url}, but `ron up` reads the keys of its own issuer: set auth.jwks_url = \"{}\" in {}, or \
+         run {name} as a service of its own",
+        jwks_url(layout),
+        layout.config(name).display(),
+    ))
+}
 
 /// Refuses a configuration that puts the service's data elsewhere than below the data directory, where every command looks
 /// for it. The place that `ron init` wrote is accepted below another directory too: the whole was moved.

@@ -29,6 +29,11 @@ impl Deadline {
         self.0.saturating_duration_since(now())
     }
 
+    /// Time since, zero when not past (machine clock).
+    pub fn overdue(self) -> Duration {
+        now().saturating_duration_since(self.0)
+    }
+
     /// True when past (machine clock).
     pub fn expired(self) -> bool {
         now() >= self.0

@@ -1,12 +1,14 @@
-//! Commits per second in process, with fsync, at batch sizes 1, 64 and 1,000: random keys, then one
+//! Commits per second in process, with fsync, while the ledger grows to a number of entries and snapshots are
+//! written beside it as in the service; then at batch sizes 1, 64 and 1,000: random keys, then one
 //! hot account; then the time to reopen that ledger, from its snapshot and from the log alone, to
 //! verify all of it offline, and the memory that an account takes in an open ledger.
 //!
-//! `cargo run --release -p ron-ledger --example commits -- <dir> [entries already there]`
+//! `cargo run --release -p ron-ledger --example commits -- <dir> [entries already there] [accounts]`
 
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ron_crypto::sign::Ed25519Key;
@@ -20,7 +22,10 @@ use ron_proto::ledger::{Details, Entry};
 use ron_proto::{Amount, Timestamp};
 use ron_tlog::Ed25519NoteSigner;
 
+/// Accounts, unless said otherwise.
 const ACCOUNTS: u64 = 100_000;
+/// Transfers of a batch while the ledger grows, and rows of its table.
+const GROWTH: (usize, u64) = (1_000, 10);
 const FUNDS: u128 = 1_000_000_000;
 /// Accounts that are added to see what they take.
 const MORE: u64 = 1_000_000;
@@ -33,16 +38,30 @@ struct Load {
     nonces: Vec<u64>,
     serial: u64,
     random: u64,
+    /// A snapshot that is being written.
+    snapshot: Option<JoinHandle<()>>,
+}
+
+/// Batches of a part of the growth.
+#[derive(Default)]
+struct Part {
+    batches: Vec<Duration>,
+    /// The longest while a snapshot was written.
+    beside: Duration,
+    /// The longest that the writer collected what a snapshot needs.
+    begun: Duration,
+    snapshots: u64,
 }
 
 impl Load {
-    fn on(dir: &str) -> Self {
+    fn on(dir: &str, accounts: u64) -> Self {
         Self {
             engine: open(dir),
             clock: SystemClock,
-            nonces: vec![0; ACCOUNTS as usize],
+            nonces: vec![0; accounts as usize],
             serial: 0,
             random: 0x2545_F491_4F6C_DD1D,
+            snapshot: None,
         }
     }
 
@@ -100,8 +119,9 @@ impl Load {
     fn batch(&mut self, n: usize, hot: bool) -> Vec<Request> {
         (0..n)
             .map(|_| {
-                let from = if hot { 0 } else { self.next() % ACCOUNTS };
-                let to = (from + 1 + self.next() % (ACCOUNTS - 1)) % ACCOUNTS;
+                let accounts = self.nonces.len() as u64;
+                let from = if hot { 0 } else { self.next() % accounts };
+                let to = (from + 1 + self.next() % (accounts - 1)) % accounts;
                 Request {
                     ops: vec![self.transfer(from, to)],
                     atomicity: Atomicity::Independent,
@@ -126,6 +146,71 @@ impl Load {
                 .write(&job)
                 .expect("the disk works");
         }
+    }
+
+    /// Commits random transfers until this many were made since the start; prints a row for each part.
+    fn grow(&mut self, entries: u64) {
+        let (n, rows) = GROWTH;
+        println!(
+            "| entries | transfers/s | p50 ms | p99 ms | max ms | max beside a snapshot, ms | max collecting one, ms | snapshots | memory MiB |\n\
+             |--:|--:|--:|--:|--:|--:|--:|--:|--:|"
+        );
+        for row in 1..=rows {
+            let mut part = Part::default();
+            while self.serial < entries * row / rows {
+                self.growing_batch(n, &mut part);
+            }
+            self.print(&mut part, n);
+        }
+        if let Some(running) = self.snapshot.take() {
+            running.join().expect("it is written");
+        }
+    }
+
+    #[allow(clippy::disallowed_methods)] // a program without services has no supervisor
+    fn growing_batch(&mut self, n: usize, part: &mut Part) {
+        let requests = self.batch(n, false);
+        let is_beside = self.snapshot.as_ref().is_some_and(|s| !s.is_finished());
+        let started = self.clock.now();
+        let now = Timestamp(self.clock.unix_ms());
+        self.engine.commit(now, &requests).expect("the disk works");
+        let committed = self.clock.now();
+        if let Some(job) = self.engine.begin_snapshot(false) {
+            part.begun = part.begun.max(committed.elapsed());
+            part.snapshots += 1;
+            let snapshotter = self.engine.snapshotter();
+            let write = move || snapshotter.write(&job).expect("the disk works");
+            self.snapshot = Some(std::thread::spawn(write));
+        }
+        let took = self.clock.now().duration_since(started);
+        part.batches.push(took);
+        if is_beside {
+            part.beside = part.beside.max(took);
+        }
+    }
+
+    fn print(&self, part: &mut Part, n: usize) {
+        let Part {
+            batches,
+            beside,
+            begun,
+            snapshots,
+        } = part;
+        batches.sort();
+        let spent: Duration = batches.iter().sum();
+        let ms = |time: Duration| time.as_secs_f64() * 1e3;
+        let at = |share: usize| ms(batches[(batches.len() - 1) * share / 1_000]);
+        println!(
+            "| {} | {:.0} | {:.1} | {:.1} | {:.1} | {:.1} | {:.1} | {snapshots} | {} |",
+            self.engine.shared().head(),
+            (batches.len() * n) as f64 / spent.as_secs_f64(),
+            at(500),
+            at(990),
+            at(1_000),
+            ms(*beside),
+            ms(*begun),
+            memory_kib() / 1024
+        );
     }
 
     /// Issues money to the accounts of these numbers, which come into being by it.
@@ -172,7 +257,7 @@ fn main() {
     let mut args = std::env::args().skip(1);
     let dir = args
         .next()
-        .expect("usage: commits <dir> [entries already there]");
+        .expect("usage: commits <dir> [entries already there] [accounts]");
     let already = args.next();
     if already.as_deref() == Some(OPEN) {
         let engine = open(&dir);
@@ -181,14 +266,16 @@ fn main() {
         return;
     }
     let already: u64 = already.map_or(0, |n| n.parse().expect("a number of entries"));
+    let accounts = args
+        .next()
+        .map_or(ACCOUNTS, |n| n.parse().expect("a number of accounts"));
     let clock = SystemClock;
-    let mut load = Load::on(&dir);
-    load.fund(0..ACCOUNTS);
-    while load.serial < already {
-        let requests = load.batch(4_096, false);
-        load.commit(&requests);
+    let mut load = Load::on(&dir, accounts);
+    load.fund(0..accounts);
+    if already > 0 {
+        load.grow(already);
     }
-    println!("| in process | transfers/s |\n|---|--:|");
+    println!("\n| in process | transfers/s |\n|---|--:|");
     for (n, hot) in [(1, false), (64, false), (1_000, false), (1_000, true)] {
         let rate = load.rate(n, hot, Duration::from_secs(3));
         let accounts = if hot {
@@ -215,9 +302,9 @@ fn main() {
         "| {} entries checked offline | {took:.2?} |",
         report.entries
     );
-    let before = Load::on(&dir).closed_kib(&dir);
-    let mut load = Load::on(&dir);
-    load.fund(ACCOUNTS..ACCOUNTS + MORE);
+    let before = Load::on(&dir, accounts).closed_kib(&dir);
+    let mut load = Load::on(&dir, accounts);
+    load.fund(accounts..accounts + MORE);
     let bytes = (load.closed_kib(&dir) - before) * 1024 / MORE;
     println!("| memory per account, of {MORE} more in an open ledger | {bytes} bytes |");
 }

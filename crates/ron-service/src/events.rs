@@ -41,6 +41,8 @@ pub struct Event {
     pub(crate) at: Timestamp,
     pub(crate) kind: EventKind,
     pub(crate) severity: Severity,
+    /// The log has it as a warning, whatever the severity in the feed.
+    ends_warning: bool,
     pub(crate) reason: Option<&'static str>,
     pub(crate) number: Option<u64>,
     why: Option<Arc<str>>,
@@ -53,6 +55,7 @@ impl Event {
             at: Timestamp(0),
             kind,
             severity: Severity::Info,
+            ends_warning: false,
             reason: None,
             number: None,
             why: None,
@@ -71,6 +74,13 @@ impl Event {
         let mut event = Self::info(kind);
         event.severity = Severity::Error;
         event
+    }
+
+    /// The end of what the log warned of.
+    #[must_use]
+    pub(crate) const fn logged_as_warning(mut self) -> Self {
+        self.ends_warning = true;
+        self
     }
 
     /// A word of the closed list that belongs to the kind.
@@ -97,8 +107,8 @@ impl Event {
         let (event, why) = (self.kind.as_str(), self.why.as_deref());
         let (reason, number) = (self.reason, self.number);
         match self.severity {
-            Severity::Info => tracing::info!(event, reason, number, why),
-            Severity::Warn => tracing::warn!(event, reason, number, why),
+            Severity::Info if !self.ends_warning => tracing::info!(event, reason, number, why),
+            Severity::Info | Severity::Warn => tracing::warn!(event, reason, number, why),
             Severity::Error => tracing::error!(event, reason, number, why),
         }
     }

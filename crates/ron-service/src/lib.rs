@@ -35,6 +35,7 @@ mod ready;
 mod recent;
 pub mod records;
 pub mod signed_policy;
+mod stalls;
 mod store;
 pub mod topology;
 mod vitals;

@@ -115,7 +115,7 @@ fn status(readiness: &Readiness) -> String {
         missing, degraded, ..
     } = readiness;
     match (readiness.ready, degraded.is_empty()) {
-        (false, _) => format!("refuses writes: {}", missing.join(", ")),
+        (false, _) => format!("not ready: {}", missing.join(", ")),
         (true, false) => format!("ready, degraded: {}", degraded.join(", ")),
         (true, true) => "ready".to_owned(),
     }
@@ -168,7 +168,7 @@ mod tests {
         let waits = || readiness(&["ledger"], &["passports"]);
         manager.notify(waits);
         manager.notify(waits);
-        assert_eq!(listener.got(), ["STATUS=refuses writes: ledger"]);
+        assert_eq!(listener.got(), ["STATUS=not ready: ledger"]);
         manager.notify(|| readiness(&[], &["passports"]));
         assert_eq!(
             listener.got(),
@@ -179,7 +179,7 @@ mod tests {
         manager.stopping();
         let last = [
             "STATUS=ready",
-            "STATUS=refuses writes: ledger",
+            "STATUS=not ready: ledger",
             "STOPPING=1\nSTATUS=drains",
         ];
         assert_eq!(listener.got(), last);
@@ -190,7 +190,7 @@ mod tests {
         let listener = Listener::new();
         let mut manager = Manager::new(Some(&listener.name()), None, Duration::ZERO);
         manager.notify(|| readiness(&["ledger"], &[]));
-        assert_eq!(listener.got(), ["READY=1\nSTATUS=refuses writes: ledger"]);
+        assert_eq!(listener.got(), ["READY=1\nSTATUS=not ready: ledger"]);
     }
 
     #[test]

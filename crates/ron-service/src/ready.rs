@@ -1,6 +1,6 @@
 //! Readiness: named causes that stop a service (`missing`) or weaken it (`degraded`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use ron_files::DiskRoom;
@@ -37,6 +37,8 @@ pub(crate) const DISK_FULL: &str = "disk_full";
 pub(crate) const CERTIFICATE: &str = "certificate";
 /// The last reload was refused.
 pub(crate) const RELOAD: &str = "reload";
+/// The process is kept from running.
+pub(crate) const STALLS: &str = "stalls";
 
 /// Seconds after which a retry makes sense while not ready.
 const RETRY_AFTER_S: u32 = 2;
@@ -45,15 +47,29 @@ const RETRY_AFTER_S: u32 = 2;
 struct Causes {
     degraded: BTreeMap<&'static str, String>,
     missing: BTreeMap<&'static str, String>,
+    /// Those of them that were warned of.
+    warned: BTreeSet<&'static str>,
 }
 
 impl Causes {
     /// A cause that is new. Before the service has started it is as expected.
-    fn event(&self, kind: EventKind) -> Event {
-        if self.missing.contains_key(STARTING) {
+    fn begins(&mut self, kind: EventKind, cause: &'static str) -> Event {
+        let event = if self.missing.contains_key(STARTING) {
             Event::info(kind)
         } else {
+            self.warned.insert(cause);
             Event::warn(kind)
+        };
+        event.reason(cause)
+    }
+
+    /// A cause that is gone. A log of warnings alone has to show that a warning is over.
+    fn ends(&mut self, kind: EventKind, cause: &'static str) -> Event {
+        let event = Event::info(kind).reason(cause);
+        if self.warned.remove(cause) {
+            event.logged_as_warning()
+        } else {
+            event
         }
     }
 }
@@ -93,6 +109,7 @@ impl ReadyBoard {
                     DISK_FULL,
                     CERTIFICATE,
                     RELOAD,
+                    STALLS,
                 ],
             )],
         );
@@ -178,21 +195,24 @@ impl ReadyBoard {
         let event = {
             let mut causes = self.causes.lock();
             let known = causes.degraded.insert(cause, why.clone()).is_some();
-            (!known).then(|| causes.event(EventKind::Degraded))
+            (!known).then(|| causes.begins(EventKind::Degraded, cause))
         };
         self.gauge.with_label_values(&[cause]).set(1);
         if let Some(event) = event {
-            self.events.publish(event.reason(cause).why(why));
+            self.events.publish(event.why(why));
         }
     }
 
     /// Removes a cause of weakness.
     pub fn clear(&self, cause: &'static str) {
-        let was = self.causes.lock().degraded.remove(cause).is_some();
-        if was {
+        let cleared = {
+            let mut causes = self.causes.lock();
+            let was = causes.degraded.remove(cause).is_some();
+            was.then(|| causes.ends(EventKind::DegradedCleared, cause))
+        };
+        if let Some(cleared) = cleared {
             self.gauge.with_label_values(&[cause]).set(0);
-            let cleared = Event::info(EventKind::DegradedCleared);
-            self.events.publish(cleared.reason(cause));
+            self.events.publish(cleared);
         }
     }
 
@@ -202,21 +222,24 @@ impl ReadyBoard {
         let event = {
             let mut causes = self.causes.lock();
             let known = causes.missing.insert(cause, why.clone()).is_some();
-            (!known).then(|| causes.event(EventKind::NotReady))
+            (!known).then(|| causes.begins(EventKind::NotReady, cause))
         };
         self.gauge.with_label_values(&[cause]).set(1);
         if let Some(event) = event {
-            self.events.publish(event.reason(cause).why(why));
+            self.events.publish(event.why(why));
         }
     }
 
     /// Removes a cause that stops the service.
     pub fn present(&self, cause: &'static str) {
-        let was = self.causes.lock().missing.remove(cause).is_some();
-        if was {
+        let cleared = {
+            let mut causes = self.causes.lock();
+            let was = causes.missing.remove(cause).is_some();
+            was.then(|| causes.ends(EventKind::NotReadyCleared, cause))
+        };
+        if let Some(cleared) = cleared {
             self.gauge.with_label_values(&[cause]).set(0);
-            let cleared = Event::info(EventKind::NotReadyCleared);
-            self.events.publish(cleared.reason(cause));
+            self.events.publish(cleared);
         }
     }
 
@@ -359,6 +382,7 @@ pub(crate) fn show(board: &ReadyBoard, supervisor: &Supervisor) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::LogLevel;
 
     #[test]
     fn causes_come_and_go() {
@@ -406,5 +430,28 @@ mod tests {
         let healths: Vec<_> = board.causes().iter().map(|one| (one.0, one.1)).collect();
         let wanted = [("kms", Health::Degraded), (STANDBY, Health::Healthy)];
         assert_eq!(healths, wanted, "nothing is wrong with a standby");
+    }
+
+    #[test]
+    fn the_end_of_a_warning_is_in_the_log_as_the_warning_was() {
+        let board = ReadyBoard::new(&Registry::new("t"));
+        // Without a service, events are log lines alone.
+        let events = crate::logging::events_of(LogLevel::Warn, || {
+            board.causes.lock().missing.insert(STARTING, String::new());
+            board.missing("kms", "not asked yet");
+            board.started();
+            board.present("kms");
+            board.missing("kms", "no answer");
+            board.present("kms");
+            board.degrade("auth", "no keys");
+            board.clear("auth");
+        });
+        let wanted = [
+            "not_ready",
+            "not_ready_cleared",
+            "degraded",
+            "degraded_cleared",
+        ];
+        assert_eq!(events, wanted);
     }
 }

@@ -154,3 +154,13 @@ pub(super) fn alter(segment: &Path) {
     bytes[at] ^= 1;
     std::fs::write(segment, bytes).unwrap();
 }
+
+/// Lets a process run for a tenth of the time.
+pub(super) fn stutter(fleet: &Watched, name: &str, stop: &AtomicBool) {
+    while !stop.load(Ordering::Relaxed) {
+        fleet.signal(name, "-STOP");
+        std::thread::sleep(Duration::from_millis(900));
+        fleet.signal(name, "-CONT");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}

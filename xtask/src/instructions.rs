@@ -1,0 +1,124 @@
+//! Instructions that steps of the hot paths take, counted by Valgrind and compared with those of docs/bench/instructions.md.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+
+use crate::bench::{build, built};
+use crate::cmd::{Cmd, require};
+use crate::files;
+use crate::task::{Args, Failure, Outcome};
+
+/// A step of `load steps`, how many operations it is, what the page calls one, and how often it is done.
+const STEPS: [(&str, u64, &str, u64); 5] = [
+    (
+        "sign",
+        1,
+        "an Ed25519 signature of 100 bytes, the library alone",
+        500,
+    ),
+    ("verify", 1, "a passport verified, in no cache", 500),
+    (
+        "body",
+        1,
+        "the body of a transfer parsed as the wallet does",
+        5_000,
+    ),
+    (
+        "commit",
+        100,
+        "an entry of a commit of 100 parsed as the ledger does",
+        100,
+    ),
+    (
+        "transfers",
+        64,
+        "a transfer durable in the ledger in process, in batches of 64",
+        60,
+    ),
+];
+/// Percent above the page from which on the task fails. Versions of the C library, whose functions choose by the processor, differ by less.
+const TOLERATED: f64 = 10.0;
+
+pub fn instructions(args: &Args) -> Outcome {
+    require(
+        &["valgrind"],
+        "apt-get install valgrind, or ./scripts/setup.sh",
+    )?;
+    // As the test command builds: other features would make other programs of the same sources.
+    build(
+        "release",
+        "--workspace --all-features --bins --lib --examples",
+    )?;
+    let load = built("release").join("load");
+    let page = args.path("out")?;
+    let known = fs::read_to_string(&page).unwrap_or_default();
+    let (mut table, mut slower) = (String::new(), Vec::new());
+    println!("| step | instructions | on the page |\n|---|--:|--:|");
+    for (step, operations, shown, times) in STEPS {
+        let each = counted(&load, step, times, operations)?;
+        let before = on_page(&known, shown);
+        let change = before.map(|before| (each as f64 / before as f64 - 1.0) * 100.0);
+        let compared = change.map_or_else(|| "-".to_owned(), |by| format!("{by:+.1} %"));
+        println!("| {shown} | {each} | {compared} |");
+        let _ = writeln!(table, "| {shown} | {each} |");
+        if change.is_none_or(|by| by > TOLERATED) {
+            slower.push(shown);
+        }
+    }
+    if args.text("action") == "write" {
+        files::write(&page, &text(&table)?)?;
+        println!("wrote {}", page.display());
+    } else if !slower.is_empty() {
+        let what = slower.join("; ");
+        return Err(Failure(format!(
+            "more than {TOLERATED} % above docs/bench/instructions.md, or not there: {what}; if that is right, write the page: `cargo xtask instructions write`"
+        )));
+    }
+    Ok(())
+}
+
+/// Instructions of one operation: the difference of two runs that prepare the same.
+fn counted(load: &Path, step: &str, times: u64, operations: u64) -> Outcome<u64> {
+    let run = |times: u64| {
+        let printed = Cmd::new("valgrind")
+            .args([
+                "--tool=callgrind",
+                "--callgrind-out-file=/dev/null",
+                "--log-fd=1",
+            ])
+            .arg(load)
+            .args(["steps", step, "--times", &times.to_string()])
+            .output()?;
+        let line = printed
+            .lines()
+            .find_map(|line| line.split_once("Collected : "));
+        let number = line.and_then(|(_, number)| number.trim().parse::<u64>().ok());
+        number.ok_or_else(|| Failure(format!("valgrind printed no count of {step}: {printed}")))
+    };
+    let (few, many) = (run(times)?, run(2 * times)?);
+    Ok(many.saturating_sub(few) / (times * operations))
+}
+
+fn on_page(page: &str, shown: &str) -> Option<u64> {
+    let begin = format!("| {shown} | ");
+    let row = page.lines().find_map(|line| line.strip_prefix(&begin))?;
+    row.trim_end_matches(" |").parse().ok()
+}
+
+fn text(table: &str) -> Outcome<String> {
+    let date = Cmd::new("date").args(["-u", "+%F"]).output()?;
+    let compiler = Cmd::new("rustc").arg("--version").output()?;
+    Ok(format!(
+        "# Instructions of the hot paths
+
+Written by `cargo xtask instructions write` on {date}, {compiler}, x86-64. Callgrind counts the instructions of `load steps` on one thread, twice with
+different numbers of steps; the difference is free of start and preparation. Such a count depends neither on the load of the machine nor on its clock: a change that makes a path slower is seen in
+the test command, which fails when a row is more than {TOLERATED} % above this page. What it does not count: the kernel, waits for memory and disk, and waking threads, which are
+most of what a request costs; see the pages of the services. Valgrind offers neither AVX-512 nor the instructions for SHA.
+
+| step | instructions |
+|---|--:|
+{table}"
+    ))
+}
