@@ -17,6 +17,9 @@ use crate::wallet::{OWN_MAX, fund, own, tokens};
 
 /// Items of a batch of signatures.
 const BATCH: usize = 100;
+/// Transfers of a commit at the ledger, and clients that send such.
+const COMMIT: usize = 500;
+const COMMITTERS: usize = 4;
 /// Duration of the idle measurement.
 const IDLE: Duration = Duration::from_secs(10);
 
@@ -62,13 +65,14 @@ pub fn run(args: &FleetArgs) -> Result<(), String> {
         bench.idle()?;
     }
     println!("\n{}", header());
-    let figures: [(&str, Run); 6] = [
+    let figures: [(&str, Run); 7] = [
         ("sign", Bench::sign),
         ("envelope", Bench::envelope),
         ("token", Bench::token),
         ("verify", Bench::verify),
         ("transfer", Bench::transfer),
         ("balance", Bench::balance),
+        ("commit", Bench::commit),
     ];
     for (name, figure) in figures {
         if wanted(name) {
@@ -303,6 +307,55 @@ impl Bench {
         }
         Ok(())
     }
+
+    /// Commits of many transfers at the ledger itself, as the wallet sends them, between accounts that are funded first.
+    fn commit(&self) -> Result<(), String> {
+        let host = self.fleet.host("ron-ledger")?;
+        let token = bearer(&self.fleet.service_token("svc-wallet", "ron-ledger")?);
+        for client in 0..COMMITTERS {
+            ask(&host, &commit(&host, &token, client, None))?;
+        }
+        let name = format!("commits of {COMMIT} at the ledger");
+        self.print(&name, COMMIT, &host, COMMITTERS, |client| {
+            let (host, token) = (host.clone(), token.clone());
+            let mut serial = 0;
+            Box::new(move || {
+                serial += 1;
+                commit(&host, &token, client, Some(serial))
+            })
+        })
+    }
+}
+
+/// A commit of transfers between accounts of a client, or of money for all of them.
+fn commit(host: &str, token: &str, client: usize, transfers: Option<u64>) -> Vec<u8> {
+    let mut body = String::from("{\"entries\":[");
+    for item in 0..COMMIT {
+        let separator = if item == 0 { "" } else { "," };
+        let to = format!(
+            "\"to\":\"acct:commit-{client}-{}\",\"asset\":\"ron\"",
+            (item + 1) % COMMIT
+        );
+        let owner = "\"tenant\":\"default\",\"principal\":\"bench\"";
+        let _ = match transfers {
+            None => write!(
+                body,
+                "{separator}{{\"kind\":\"issue\",{owner},\"key\":\"i-{client}-{item}\",{to},\"amount_minor\":\"1000000\"}}"
+            ),
+            Some(serial) => write!(
+                body,
+                "{separator}{{\"kind\":\"transfer\",{owner},\"key\":\"t-{client}-{serial}-{item}\",\"from\":\"acct:commit-{client}-{item}\",{to},\"amount_minor\":\"1\"}}"
+            ),
+        };
+    }
+    body.push_str("]}");
+    request(
+        "POST",
+        host,
+        "/v1/ledger/commit",
+        &[("Authorization", token)],
+        &body,
+    )
 }
 
 fn account(family: usize, n: usize) -> String {

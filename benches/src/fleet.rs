@@ -160,6 +160,13 @@ impl Fleet {
         text(&ron(&self.ron, &self.dir, args)?, args)
     }
 
+    /// The token by which a service calls another.
+    pub fn service_token(&self, caller: &str, callee: &str) -> Result<String, String> {
+        let path = self.dir.join(caller).join(format!("{callee}.token"));
+        let text = fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+        Ok(text.trim().to_owned())
+    }
+
     /// A token of the operator.
     pub fn token(&self, audience: &str) -> Result<String, String> {
         let out = self.ron(&["token", "--audience", audience, "--ttl", "1h"])?;

@@ -29,7 +29,7 @@ pub fn run(args: &JsonArgs) -> Result<(), String> {
         "memo": "invoice 4711"
     });
     let entry = json!({
-        "kind": "transfer", "principal": "alice", "key": "01a202c1-c416-721c-8188-77b626a0f639",
+        "kind": "transfer", "tenant": "default", "principal": "alice", "key": "01a202c1-c416-721c-8188-77b626a0f639",
         "from": "acc:alice", "to": "acc:bob", "asset": "eur", "amount_minor": "1250", "nonce": 17
     });
     let item =

@@ -126,7 +126,7 @@ pub struct FleetArgs {
     #[arg(long)]
     database: Option<String>,
     /// Measure only these figures.
-    #[arg(long, value_delimiter = ',', value_parser = ["start", "idle", "sign", "envelope", "token", "verify", "transfer", "balance"])]
+    #[arg(long, value_delimiter = ',', value_parser = ["start", "idle", "sign", "envelope", "token", "verify", "transfer", "balance", "commit"])]
     only: Vec<String>,
     /// Path of the `ron` binary; the one beside this program when absent.
     #[arg(long)]

@@ -68,7 +68,7 @@ pub fn run(args: &StepArgs) -> Result<(), String> {
         }
         Step::Commit => {
             let entry = json!({
-                "kind": "transfer", "principal": "alice", "key": "01a202c1-c416-721c-8188-77b626a0f639",
+                "kind": "transfer", "tenant": "default", "principal": "alice", "key": "01a202c1-c416-721c-8188-77b626a0f639",
                 "from": "acc:alice", "to": "acc:bob", "asset": "eur", "amount_minor": "1250", "nonce": 17
             });
             let bytes = json!({ "entries": vec![entry; 100] })

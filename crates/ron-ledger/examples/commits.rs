@@ -46,6 +46,8 @@ struct Load {
 #[derive(Default)]
 struct Part {
     batches: Vec<Duration>,
+    /// Processor time of the committing thread in them.
+    busy: Duration,
     /// The longest while a snapshot was written.
     beside: Duration,
     /// The longest that the writer collected what a snapshot needs.
@@ -152,8 +154,8 @@ impl Load {
     fn grow(&mut self, entries: u64) {
         let (n, rows) = GROWTH;
         println!(
-            "| entries | transfers/s | p50 ms | p99 ms | max ms | max beside a snapshot, ms | max collecting one, ms | snapshots | memory MiB |\n\
-             |--:|--:|--:|--:|--:|--:|--:|--:|--:|"
+            "| entries | transfers/s | CPU us per transfer | p50 ms | p99 ms | max ms | max beside a snapshot, ms | max collecting one, ms | snapshots | memory MiB |\n\
+             |--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|"
         );
         for row in 1..=rows {
             let mut part = Part::default();
@@ -171,9 +173,10 @@ impl Load {
     fn growing_batch(&mut self, n: usize, part: &mut Part) {
         let requests = self.batch(n, false);
         let is_beside = self.snapshot.as_ref().is_some_and(|s| !s.is_finished());
-        let started = self.clock.now();
+        let (started, busy) = (self.clock.now(), thread_time());
         let now = Timestamp(self.clock.unix_ms());
         self.engine.commit(now, &requests).expect("the disk works");
+        part.busy += thread_time().saturating_sub(busy);
         let committed = self.clock.now();
         if let Some(job) = self.engine.begin_snapshot(false) {
             part.begun = part.begun.max(committed.elapsed());
@@ -192,6 +195,7 @@ impl Load {
     fn print(&self, part: &mut Part, n: usize) {
         let Part {
             batches,
+            busy,
             beside,
             begun,
             snapshots,
@@ -201,9 +205,10 @@ impl Load {
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
         let at = |share: usize| ms(batches[(batches.len() - 1) * share / 1_000]);
         println!(
-            "| {} | {:.0} | {:.1} | {:.1} | {:.1} | {:.1} | {:.1} | {snapshots} | {} |",
+            "| {} | {:.0} | {:.2} | {:.1} | {:.1} | {:.1} | {:.1} | {:.1} | {snapshots} | {} |",
             self.engine.shared().head(),
             (batches.len() * n) as f64 / spent.as_secs_f64(),
+            busy.as_secs_f64() * 1e6 / (batches.len() * n) as f64,
             at(500),
             at(990),
             at(1_000),
@@ -313,6 +318,13 @@ fn main() {
 fn open(dir: &str) -> Engine {
     let now = Timestamp(SystemClock.unix_ms());
     Engine::open(Arc::new(OsDisk), Path::new(dir), options(), now).expect("it opens")
+}
+
+/// Time that this thread has had a processor.
+fn thread_time() -> Duration {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux");
+    let nanos = text.split_whitespace().next().and_then(|n| n.parse().ok());
+    Duration::from_nanos(nanos.expect("a number"))
 }
 
 /// Resident memory of this process in KiB.

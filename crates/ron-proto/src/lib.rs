@@ -19,6 +19,7 @@ pub mod rewarder;
 pub mod scope;
 pub mod status;
 pub mod strict;
+mod tagged;
 pub mod values;
 pub mod wallet;
 

@@ -42,7 +42,7 @@ pub struct Event {
     pub(crate) kind: EventKind,
     pub(crate) severity: Severity,
     /// The log has it as a warning, whatever the severity in the feed.
-    ends_warning: bool,
+    pub(crate) ends_warning: bool,
     pub(crate) reason: Option<&'static str>,
     pub(crate) number: Option<u64>,
     why: Option<Arc<str>>,

@@ -286,25 +286,6 @@ fn one_line(text: &str) -> String {
         .collect()
 }
 
-/// The names of the events that `said` logs at this level or above.
-#[cfg(test)]
-#[allow(clippy::disallowed_types, clippy::disallowed_methods)] // of one thread
-pub(crate) fn events_of(level: LogLevel, said: impl FnOnce()) -> Vec<String> {
-    let events = Arc::new(std::sync::Mutex::new(Vec::new()));
-    let kept = events.clone();
-    let output = Output::new(LogFormat::Json, level, move |line: &[u8]| {
-        let line: serde_json::Value = serde_json::from_slice(line).expect("JSON");
-        let event = line["event"].as_str().expect("an event").to_owned();
-        kept.lock().expect("unharmed").push(event);
-    });
-    let lines = Lines {
-        process: "test",
-        outputs: vec![output],
-    };
-    tracing::subscriber::with_default(tracing_subscriber::registry().with(lines), said);
-    std::mem::take(&mut *events.lock().expect("unharmed"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -382,7 +382,6 @@ pub(crate) fn show(board: &ReadyBoard, supervisor: &Supervisor) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::LogLevel;
 
     #[test]
     fn causes_come_and_go() {
@@ -434,24 +433,18 @@ mod tests {
 
     #[test]
     fn the_end_of_a_warning_is_in_the_log_as_the_warning_was() {
-        let board = ReadyBoard::new(&Registry::new("t"));
-        // Without a service, events are log lines alone.
-        let events = crate::logging::events_of(LogLevel::Warn, || {
-            board.causes.lock().missing.insert(STARTING, String::new());
-            board.missing("kms", "not asked yet");
-            board.started();
-            board.present("kms");
-            board.missing("kms", "no answer");
-            board.present("kms");
-            board.degrade("auth", "no keys");
-            board.clear("auth");
-        });
-        let wanted = [
-            "not_ready",
-            "not_ready_cleared",
-            "degraded",
-            "degraded_cleared",
-        ];
-        assert_eq!(events, wanted);
+        let mut causes = Causes::default();
+        causes.missing.insert(STARTING, String::new());
+        causes.begins(EventKind::NotReady, "kms");
+        causes.missing.clear();
+        let expected = causes.ends(EventKind::NotReadyCleared, "kms");
+        assert!(!expected.ends_warning, "it began as information");
+        for (begins, ends) in [
+            (EventKind::NotReady, EventKind::NotReadyCleared),
+            (EventKind::Degraded, EventKind::DegradedCleared),
+        ] {
+            causes.begins(begins, "kms");
+            assert!(causes.ends(ends, "kms").ends_warning);
+        }
     }
 }

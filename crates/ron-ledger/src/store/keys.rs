@@ -15,9 +15,9 @@ use super::segment::{Segment, SegmentId};
 use crate::core::KeyHash;
 use crate::replay::Keys;
 
-/// Two neighbouring files are merged when the older has less than this many times the keys of the
-/// newer.
-const MERGE_RATIO: usize = 4;
+/// The last files are merged when there are so many of similar size: none has so many times the keys of the newest. A key is so
+/// written again once for each power of this number, not each time that a newer file has become a fraction of its own.
+const MERGED: usize = 4;
 
 #[derive(Debug, Default)]
 struct Recent {
@@ -141,12 +141,9 @@ impl KeyIndex {
         // one of the two.
         self.segments.store(list.clone());
         self.recent.write().spilling = None;
-        while let [.., older, newer] = list.as_slice() {
-            if older.len() >= newer.len() * MERGE_RATIO {
-                break;
-            }
-            let merged = Arc::new(Segment::merge(disk, dir, older, newer)?);
-            list.truncate(list.len() - 2);
+        while let Some(similar) = similar(&list) {
+            let merged = Arc::new(Segment::merge(disk, dir, similar)?);
+            list.truncate(list.len() - MERGED);
             list.push(merged);
         }
         self.segments.store(list.clone());
@@ -166,6 +163,14 @@ impl KeyIndex {
             }
         }
     }
+}
+
+/// The last files, if they are to be merged.
+fn similar(list: &[Arc<Segment>]) -> Option<&[Arc<Segment>]> {
+    let last = list.split_at_checked(list.len().checked_sub(MERGED)?)?.1;
+    let newest = last.last()?.len();
+    let alike = last.iter().all(|s| s.len() < newest * MERGED);
+    alike.then_some(last)
 }
 
 /// The files in `dir` that hold keys or snapshots and are not in `keep`.

@@ -188,25 +188,24 @@ impl Segment {
         b.finish()
     }
 
-    /// Writes the union of two neighbouring segments.
-    pub fn merge(disk: &dyn Disk, dir: &Path, a: &Self, b: &Self) -> io::Result<Self> {
-        let (from, to) = (a.id.from.min(b.id.from), a.id.to.max(b.id.to));
-        let mut out = Builder::start(disk, dir, from, to, a.count + b.count)?;
-        let (mut left, mut right) = (Cursor::new(a), Cursor::new(b));
-        let (mut l, mut r) = (left.next()?, right.next()?);
-        loop {
-            match (l, r) {
-                (None, None) => break,
-                (Some((k, s)), other) if other.is_none_or(|(o, _)| k < o) => {
-                    out.push(&k, s)?;
-                    l = left.next()?;
-                }
-                (_, Some((k, s))) => {
-                    out.push(&k, s)?;
-                    r = right.next()?;
-                }
-                (Some(_), None) => unreachable!("taken by the arm above"),
-            }
+    /// Writes the union of neighbouring segments, oldest first.
+    pub fn merge(disk: &dyn Disk, dir: &Path, of: &[Arc<Self>]) -> io::Result<Self> {
+        let from = of.first().map_or(0, |s| s.id.from);
+        let to = of.last().map_or(0, |s| s.id.to);
+        let count = of.iter().map(|s| s.count).sum();
+        let mut out = Builder::start(disk, dir, from, to, count)?;
+        let mut cursors: Vec<Cursor<'_>> = of.iter().map(|s| Cursor::new(s)).collect();
+        let mut heads = Vec::with_capacity(cursors.len());
+        for cursor in &mut cursors {
+            heads.push(cursor.next()?);
+        }
+        let first = |heads: &[Option<(KeyHash, u64)>]| {
+            let present = heads.iter().enumerate();
+            present.filter_map(|(n, head)| Some(((*head)?, n))).min()
+        };
+        while let Some(((key, seq), n)) = first(&heads) {
+            out.push(&key, seq)?;
+            heads[n] = cursors[n].next()?;
         }
         out.finish()
     }
@@ -364,11 +363,14 @@ mod tests {
         let disk = SimDisk::new();
         let dir = Path::new("/d");
         disk.create_dir_all(dir).unwrap();
-        let a = Segment::write(&disk, dir, 1, 999, &sorted(1..1_000)).unwrap();
-        let b = Segment::write(&disk, dir, 1_000, 1_500, &sorted(1_000..1_501)).unwrap();
-        let both = Segment::merge(&disk, dir, &a, &b).unwrap();
-        let again = Segment::open(&disk, dir, both.id()).unwrap();
-        for s in [&both, &again] {
+        let write = |from: u64, to: u64| {
+            Arc::new(Segment::write(&disk, dir, from, to, &sorted(from..to + 1)).unwrap())
+        };
+        let parts = [write(1, 999), write(1_000, 1_400), write(1_401, 1_500)];
+        let all = Segment::merge(&disk, dir, &parts).unwrap();
+        assert_eq!((all.id().from, all.id().to), (1, 1_500));
+        let again = Segment::open(&disk, dir, all.id()).unwrap();
+        for s in [&all, &again] {
             assert_eq!(s.len(), 1_500);
             for n in 1..=1_500 {
                 assert_eq!(s.find(&key(n)).unwrap(), Some(n));
@@ -377,7 +379,7 @@ mod tests {
                 assert_eq!(s.find(&key(n)).unwrap(), None);
             }
         }
-        assert_eq!(a.find(&key(1_000)).unwrap(), None);
+        assert_eq!(parts[0].find(&key(1_000)).unwrap(), None);
     }
 
     #[test]
@@ -401,9 +403,10 @@ mod tests {
         let dir = Path::new("/d");
         disk.create_dir_all(dir).unwrap();
         let records = sorted(1..301);
-        let s = Segment::write(&disk, dir, 1, 300, &records).unwrap();
-        let reopened = Segment::open(&disk, dir, s.id()).unwrap();
+        let s = Arc::new(Segment::write(&disk, dir, 1, 300, &records).unwrap());
+        let reopened = Arc::new(Segment::open(&disk, dir, s.id()).unwrap());
         let other = Segment::write(&disk, dir, 301, 302, &sorted(301..303)).unwrap();
+        let other = Arc::new(other);
         // In the record number 140, which is in the second 128.
         let at = Sealed::CONTENT as usize + HEADER + 140 * RECORD;
         disk.flip(&dir.join(s.id().file_name()), at as u64, 3);
@@ -413,7 +416,7 @@ mod tests {
             assert_eq!(find(130), Err(io::ErrorKind::InvalidData));
             assert_eq!(find(0), Ok(Some(records[0].1)));
             assert_eq!(find(299), Ok(Some(records[299].1)));
-            let merged = Segment::merge(&disk, dir, s, &other);
+            let merged = Segment::merge(&disk, dir, &[s.clone(), other.clone()]);
             assert_eq!(merged.unwrap_err().kind(), io::ErrorKind::InvalidData);
         }
     }

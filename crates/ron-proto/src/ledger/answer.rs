@@ -3,9 +3,10 @@
 use std::fmt;
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Deserializer, Serialize, de};
+use serde::{Deserialize, Serialize};
 
 use super::{Entry, EntryKind, LeafHash, Memo, Metadata, Reference, TxId};
+use crate::tagged::tagged;
 use crate::values::{Account, Amount, Asset, EpochId, Timestamp};
 
 /// Response of `POST /v1/ledger/commit`: one result per entry, in the order of the entries.
@@ -15,115 +16,47 @@ pub struct CommitAnswer {
     pub results: Vec<EntryAnswer>,
 }
 
-/// Outcome of one entry.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-#[serde(tag = "outcome", rename_all = "snake_case", deny_unknown_fields)]
-#[allow(
-    clippy::large_enum_variant,
-    reason = "nearly all of them are of the large variant"
-)]
-pub enum EntryAnswer {
-    /// The entry took effect and is durable.
-    Done {
-        /// Index of the entry's leaf in the ledger's log.
-        seq: u64,
-        /// Transaction id of the entry.
-        txid: TxId,
-        /// Receipt of the entry.
-        receipt: Receipt,
-        /// The private side of the entry.
-        private: PrivateFacts,
-        /// True when the request had been decided before; nothing changed now.
-        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-        replayed: bool,
-    },
-    /// Nothing changed, except that the key (if any) is used, when `seq` is present.
-    Refused {
-        /// Why the entry was refused.
-        code: RefusalCode,
-        /// Index of the leaf that records the refusal. Absent when none was written: the key (if
-        /// any) is still unused, unless the code is `idempotency_mismatch`.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        seq: Option<u64>,
-        /// For `nonce_conflict` the nonce that would have been accepted, for `index_gap` the
-        /// epoch's next index.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        expected: Option<u64>,
-        /// For `usage_paid` the epoch that paid this usage.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        paid_by: Option<EpochId>,
-        /// True when the request had been decided before; nothing changed now.
-        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-        replayed: bool,
-    },
-}
-
-/// The members of every outcome. Derived code for an enum with a tag reads an answer into a tree first, whatever the order of
-/// its members, and a wallet reads one for each entry.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct AnswerMembers {
-    outcome: Outcome,
-    seq: Option<u64>,
-    txid: Option<TxId>,
-    receipt: Option<Receipt>,
-    private: Option<PrivateFacts>,
-    code: Option<RefusalCode>,
-    expected: Option<u64>,
-    paid_by: Option<EpochId>,
-    #[serde(default)]
-    replayed: bool,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum Outcome {
-    Done,
-    Refused,
-}
-
-impl<'de> Deserialize<'de> for EntryAnswer {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let missing = de::Error::missing_field;
-        match AnswerMembers::deserialize(deserializer)? {
-            AnswerMembers {
-                outcome: Outcome::Done,
-                seq,
-                txid,
-                receipt,
-                private,
-                code: None,
-                expected: None,
-                paid_by: None,
-                replayed,
-            } => Ok(Self::Done {
-                seq: seq.ok_or_else(|| missing("seq"))?,
-                txid: txid.ok_or_else(|| missing("txid"))?,
-                receipt: receipt.ok_or_else(|| missing("receipt"))?,
-                private: private.ok_or_else(|| missing("private"))?,
-                replayed,
-            }),
-            AnswerMembers {
-                outcome: Outcome::Refused,
-                seq,
-                txid: None,
-                receipt: None,
-                private: None,
-                code,
-                expected,
-                paid_by,
-                replayed,
-            } => Ok(Self::Refused {
-                code: code.ok_or_else(|| missing("code"))?,
-                seq,
-                expected,
-                paid_by,
-                replayed,
-            }),
-            _ => Err(de::Error::custom(
-                "an entry that was done has no member of a refusal, and a refused one no receipt",
-            )),
-        }
+tagged! {
+    /// Outcome of one entry.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    #[allow(
+        clippy::large_enum_variant,
+        reason = "nearly all of them are of the large variant"
+    )]
+    pub enum EntryAnswer, tag "outcome", read by "EntryAnswer" as AnswerMembers {
+        /// The entry took effect and is durable.
+        Done {
+            /// Index of the entry's leaf in the ledger's log.
+            seq: u64,
+            /// Transaction id of the entry.
+            txid: TxId,
+            /// Receipt of the entry.
+            receipt: Receipt,
+            /// The private side of the entry.
+            private: PrivateFacts,
+            /// True when the request had been decided before; nothing changed now.
+            #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+            replayed: bool,
+        },
+        /// Nothing changed, except that the key (if any) is used, when `seq` is present.
+        Refused {
+            /// Why the entry was refused.
+            code: RefusalCode,
+            /// Index of the leaf that records the refusal. Absent when none was written: the key (if
+            /// any) is still unused, unless the code is `idempotency_mismatch`.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            seq: Option<u64>,
+            /// For `nonce_conflict` the nonce that would have been accepted, for `index_gap` the
+            /// epoch's next index.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            expected: Option<u64>,
+            /// For `usage_paid` the epoch that paid this usage.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            paid_by: Option<EpochId>,
+            /// True when the request had been decided before; nothing changed now.
+            #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+            replayed: bool,
+        },
     }
 }
 
