@@ -184,11 +184,16 @@ pub struct Connection {
 }
 
 impl Connection {
+    /// To `host:port`, or `unix:PATH`.
     pub fn open(host: &str) -> Result<Self, String> {
         let failed = |e: std::io::Error| format!("{host}: {e}");
-        let mut addresses = host.to_socket_addrs().map_err(failed)?;
-        let address = addresses.next().ok_or("a name without an address")?;
-        let stream = OsNet.connect(&Address::Tcp(address), Some(ANSWER));
+        let address = if let Some(path) = host.strip_prefix("unix:") {
+            Address::Unix(path.into())
+        } else {
+            let mut addresses = host.to_socket_addrs().map_err(failed)?;
+            Address::Tcp(addresses.next().ok_or("a name without an address")?)
+        };
+        let stream = OsNet.connect(&address, Some(ANSWER));
         Ok(Self {
             stream: stream.map_err(failed)?,
             unsent: Vec::new(),

@@ -310,25 +310,25 @@ impl Bench {
 
     /// Commits of many transfers at the ledger itself, as the wallet sends them, between accounts that are funded first.
     fn commit(&self) -> Result<(), String> {
-        let host = self.fleet.host("ron-ledger")?;
+        let host = self.fleet.socket("ron-ledger");
         let token = bearer(&self.fleet.service_token("svc-wallet", "ron-ledger")?);
         for client in 0..COMMITTERS {
-            ask(&host, &commit(&host, &token, client, None))?;
+            ask(&host, &commit(&token, client, None))?;
         }
         let name = format!("commits of {COMMIT} at the ledger");
         self.print(&name, COMMIT, &host, COMMITTERS, |client| {
-            let (host, token) = (host.clone(), token.clone());
+            let token = token.clone();
             let mut serial = 0;
             Box::new(move || {
                 serial += 1;
-                commit(&host, &token, client, Some(serial))
+                commit(&token, client, Some(serial))
             })
         })
     }
 }
 
 /// A commit of transfers between accounts of a client, or of money for all of them.
-fn commit(host: &str, token: &str, client: usize, transfers: Option<u64>) -> Vec<u8> {
+fn commit(token: &str, client: usize, transfers: Option<u64>) -> Vec<u8> {
     let mut body = String::from("{\"entries\":[");
     for item in 0..COMMIT {
         let separator = if item == 0 { "" } else { "," };
@@ -351,7 +351,7 @@ fn commit(host: &str, token: &str, client: usize, transfers: Option<u64>) -> Vec
     body.push_str("]}");
     request(
         "POST",
-        host,
+        "localhost",
         "/v1/ledger/commit",
         &[("Authorization", token)],
         &body,

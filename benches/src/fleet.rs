@@ -140,6 +140,18 @@ impl Fleet {
         self.address(service, "api")
     }
 
+    /// The Unix socket of a service's API, where it takes the tokens of other services.
+    pub fn socket(&self, service: &str) -> String {
+        format!(
+            "unix:{}",
+            self.dir
+                .join("run")
+                .join(service)
+                .join("api.sock")
+                .display()
+        )
+    }
+
     /// `host:port` of a service's health port.
     pub fn health_host(&self, service: &str) -> Result<String, String> {
         self.address(service, "health")

@@ -19,6 +19,8 @@ use ron_proto::{Amount, Timestamp, b64, strict};
 use ron_tlog::Ed25519NoteSigner;
 use serde_json::json;
 
+use crate::json;
+
 /// A step of a hot path, on one thread.
 #[derive(Args)]
 pub struct StepArgs {
@@ -58,22 +60,13 @@ pub fn run(args: &StepArgs) -> Result<(), String> {
         }
         Step::Verify => verify(times),
         Step::Body => {
-            let body = json!({
-                "from": "acc:alice", "to": "acc:bob", "asset": "eur", "amount_minor": "1250", "nonce": 17, "memo": "invoice 4711"
-            });
-            let bytes = body.to_string().into_bytes();
+            let bytes = json::transfer().into_bytes();
             repeat(times, || {
                 strict::from_slice::<Transfer>(black_box(&bytes)).map_err(|e| e.to_string())
             })
         }
         Step::Commit => {
-            let entry = json!({
-                "kind": "transfer", "tenant": "default", "principal": "alice", "key": "01a202c1-c416-721c-8188-77b626a0f639",
-                "from": "acc:alice", "to": "acc:bob", "asset": "eur", "amount_minor": "1250", "nonce": 17
-            });
-            let bytes = json!({ "entries": vec![entry; 100] })
-                .to_string()
-                .into_bytes();
+            let bytes = json::commit()?;
             repeat(times, || {
                 strict::from_slice::<CommitRequest>(black_box(&bytes)).map_err(|e| e.to_string())
             })

@@ -9,7 +9,24 @@ use ron_tests::{Fleet, copy_tree, ok, python, ron_on, workspace};
 #[test]
 fn five_epochs_are_paid_once_and_everything_verifies() {
     let mut fleet = Fleet::start();
-    let first = ok(&fleet.ron(&["demo", "--json"]));
+    ok(&fleet.ron(&[
+        "wallet",
+        "issue",
+        "acct:alice",
+        "1",
+        "--asset",
+        "ron",
+        "--key",
+        "before",
+    ]));
+    // Without a terminal to ask on.
+    let refused = fleet.ron(&["demo", "--json"]);
+    let why = String::from_utf8_lossy(&refused.stderr);
+    assert!(
+        !refused.status.success() && why.contains("or --yes"),
+        "{why}"
+    );
+    let first = ok(&fleet.ron(&["demo", "--json", "--yes"]));
     assert_eq!(first.lines().count(), 5, "{first}");
     let again = ok(&fleet.ron(&["demo", "--json"]));
     assert_eq!(again, first, "a second run pays nothing more");

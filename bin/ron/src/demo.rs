@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
-use ron_client::{ClientError, Credential, RewarderClient, TokenAsk, WalletClient};
+use ron_client::{ClientError, Credential, LedgerClient, RewarderClient, TokenAsk, WalletClient};
 use ron_kernel::Deadline;
 use ron_proto::ledger::Details;
 use ron_proto::rewarder::{ComputeRequest, EpochRun, ImportKind, RewardPolicy, RunState};
@@ -59,7 +59,7 @@ pub struct DemoArgs {
     /// Data directory of the running `ron up`.
     #[arg(long)]
     data_dir: Option<PathBuf>,
-    /// Do not ask before the payouts of the demo are written to a ledger that has other accounts.
+    /// Do not ask before the payouts of the demo are written to a ledger that has other entries.
     #[arg(long)]
     yes: bool,
     /// Print the table as JSON lines.
@@ -82,7 +82,7 @@ struct Row {
 pub fn run(args: &DemoArgs) -> Result<(), String> {
     let layout = Layout::new(args.data_dir.as_deref())?;
     let demo = Demo::connect(&layout)?;
-    if !args.yes && demo.is_of_others()? {
+    if !args.yes && demo.is_of_others(&layout)? {
         confirm(&layout)?;
     }
     let bar = ProgressBar::new(EPOCHS.len() as u64 + 2);
@@ -137,11 +137,17 @@ impl Demo {
         })
     }
 
-    /// Whether the ledger has accounts, and not from a demo before this one.
-    fn is_of_others(&self) -> Result<bool, String> {
-        let first = [("limit", "1".to_owned())];
-        let page = self.wallet.accounts(&first, within());
-        if page.map_err(wallet_failed)?.accounts.is_empty() {
+    /// Whether the ledger has entries, and not from a demo before this one.
+    fn is_of_others(&self, layout: &Layout) -> Result<bool, String> {
+        let ledger = LedgerClient::new(
+            &layout.socket_url("ron-ledger", "api"),
+            Credential::none(),
+            net::client(),
+        );
+        let head = ledger
+            .head(within())
+            .map_err(|e| format!("ron-ledger: {e}"))?;
+        if head.seq == 0 {
             return Ok(false);
         }
         match self.wallet.operation(&idem(FIRST_KEY)?, within()) {
@@ -270,7 +276,7 @@ impl Demo {
 /// Asks on the terminal whether the demo may write to a ledger that others use; without a terminal, it may not.
 fn confirm(layout: &Layout) -> Result<(), String> {
     let what = format!(
-        "the ledger in {} has accounts that are not of a demo; the demo adds about 10,000 payouts that stay in it for ever",
+        "the ledger in {} has entries that are not of a demo; the demo adds about 10,000 payouts that stay in it for ever",
         layout.root.display()
     );
     let another = "hint: use a directory of its own (`ron up --data-dir DIRECTORY --base-port 0`, `ron demo --data-dir DIRECTORY`)";

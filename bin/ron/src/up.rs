@@ -11,6 +11,7 @@ use ron_kernel::{Deadline, Signal, Signals, exit};
 
 use ron_service::config::{LogFormat, LogLevel};
 use ron_service::logging::{self, Output};
+use ron_service::stalls::Stalls;
 
 use crate::backup::Recoveries;
 use crate::fleet::{Failed, Fleet};
@@ -160,11 +161,15 @@ fn serve(
     signals: &ron_kernel::SignalEvents,
     logs: &mut Option<LogFiles>,
 ) -> Option<String> {
+    let mut stalls = Stalls::default();
     loop {
         if let Some(logs) = logs {
             logs.report();
         }
-        match signals.recv(Deadline::within(Duration::from_millis(500))) {
+        let due = Deadline::within(Duration::from_millis(500));
+        let signal = signals.recv(due);
+        stalls.woke(due, &fleet.services);
+        match signal {
             Some(Signal::Terminate) => return None,
             Some(Signal::Reload) => reload(fleet),
             None => {}

@@ -35,7 +35,7 @@ mod ready;
 mod recent;
 pub mod records;
 pub mod signed_policy;
-mod stalls;
+pub mod stalls;
 mod store;
 pub mod topology;
 mod vitals;

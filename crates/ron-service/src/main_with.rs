@@ -15,6 +15,7 @@ use crate::config::{self, Config, ConfigProblem, Origin, Table};
 use crate::error::StartError;
 use crate::logging::{self, LevelHandle};
 use crate::notify::Manager;
+use crate::stalls::Stalls;
 
 /// Runs a service as a process: `main_with::<ron_kms::RonKms>()`.
 pub fn main_with<S: Service>() -> ExitCode {
@@ -77,13 +78,17 @@ pub fn run_process<S: Service>(
 /// Waits for signals, a stop request or a fatal error, then drains. The service manager hears of each step.
 fn run_until_stopped(mut running: Running, signals: &SignalEvents, level: &LevelHandle) -> u8 {
     let mut manager = Manager::from_env();
+    let mut stalls = Stalls::default();
     loop {
         manager.notify(|| running.ready());
         if running.fatal().is_some() || running.stop_requested() {
             break;
         }
         // The wait is short because a stop request or a fatal plane does not wake this thread.
-        match signals.recv(Deadline::within(Duration::from_millis(100))) {
+        let due = Deadline::within(Duration::from_millis(100));
+        let signal = signals.recv(due);
+        stalls.woke(due, [&running]);
+        match signal {
             Some(Signal::Terminate) => break,
             Some(Signal::Reload) => drop(running.reload_from_file()), // its outcome is in the log
             None => {}

@@ -1,106 +1,116 @@
-//! Whether the process runs when it should: a thread that waits until a moment wakes much later on a processor that is taken away.
+//! Whether a process runs when it should: its main thread sleeps until a moment, and wakes much later on a processor that is taken
+//! away from it.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use crate::ready::{ReadyBoard, STALLS};
+use ron_kernel::Deadline;
 
-/// A waiting thread that wakes this much too late was kept from running. On a processor that two dozen threads want, it wakes within a tenth of that.
-const LATE: Duration = Duration::from_millis(200);
-/// How far back wake-ups count.
+use crate::chassis::Running;
+use crate::ready::STALLS;
+
+/// From here on a wake-up is late. On a processor that two dozen threads want, a thread waits some milliseconds for its turn.
+const LATE: Duration = Duration::from_millis(50);
+/// A single pause counts at most so much: it may be a debugger, or a host that was suspended.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// How far back pauses count.
 const WINDOW: Duration = Duration::from_secs(30);
-/// Late wake-ups in the window from which on the service is degraded. One alone may be a debugger, a suspended host or a snapshot of it.
-const MANY: usize = 8;
-/// Late wake-ups in the window down to which it stays so.
-const FEW: usize = 2;
+/// Pauses in the window from which on the process is degraded, and below which it is not any more.
+const MANY: Duration = Duration::from_secs(6);
+const FEW: Duration = Duration::from_secs(2);
 
-/// What one thread has seen; it reports to the board.
-pub(crate) struct Stalls {
-    board: ReadyBoard,
-    late: VecDeque<(Instant, Duration)>,
+/// What the main thread of a process has seen.
+#[derive(Debug, Default)]
+pub struct Stalls {
+    pauses: VecDeque<(Instant, Duration)>,
     is_shown: bool,
 }
 
+#[derive(Debug, PartialEq)]
+enum Change {
+    /// The process is degraded from now on, and why.
+    Begins(String),
+    Ends,
+}
+
 impl Stalls {
-    pub const fn new(board: ReadyBoard) -> Self {
-        Self {
-            board,
-            late: VecDeque::new(),
-            is_shown: false,
+    /// The main thread of these services slept until `due` at the longest, and has just woken.
+    pub fn woke<'a>(&mut self, due: Deadline, services: impl IntoIterator<Item = &'a Running>) {
+        let Some(change) = self.note(due, due.overdue()) else {
+            return;
+        };
+        for service in services {
+            match &change {
+                Change::Begins(why) => service.board().degrade(STALLS, why),
+                Change::Ends => service.board().clear(STALLS),
+            }
         }
     }
 
-    /// The thread woke too late `by` this time.
-    pub fn woke(&mut self, by: Duration, now: Instant) {
-        if by >= LATE {
-            self.late.push_back((now, by));
+    fn note(&mut self, due: Deadline, late: Duration) -> Option<Change> {
+        let now = due.at() + late;
+        if late >= LATE {
+            self.pauses.push_back((now, late.min(PAUSE_MAX)));
         }
         let is_old = |at: Instant| now.saturating_duration_since(at) > WINDOW;
-        while self.late.front().is_some_and(|(at, _)| is_old(*at)) {
-            self.late.pop_front();
+        while self.pauses.front().is_some_and(|(at, _)| is_old(*at)) {
+            self.pauses.pop_front();
         }
-        let is_many = self.late.len() >= if self.is_shown { FEW } else { MANY };
-        match (is_many, self.is_shown) {
-            (true, false) => self.board.degrade(STALLS, self.why()),
-            (false, true) => self.board.clear(STALLS),
-            _ => {}
+        let sum: Duration = self.pauses.iter().map(|(_, pause)| *pause).sum();
+        let is_stalled = sum >= if self.is_shown { FEW } else { MANY };
+        match (
+            std::mem::replace(&mut self.is_shown, is_stalled),
+            is_stalled,
+        ) {
+            (false, true) => Some(Change::Begins(self.why(sum))),
+            (true, false) => Some(Change::Ends),
+            _ => None,
         }
-        self.is_shown = is_many;
     }
 
-    fn why(&self) -> String {
-        let most = self.late.iter().map(|(_, by)| *by).max();
+    fn why(&self, sum: Duration) -> String {
         format!(
-            "the process is often kept from running: {} times within {} s a thread woke too late, by up to {:.1} s; look for a limit of its CPU time \
-             (cgroup), a host with too much to do, or swapping",
-            self.late.len(),
-            WINDOW.as_secs(),
-            most.unwrap_or_default().as_secs_f64()
+            "the process is often kept from running: {} pauses with {:.0} s together in {} s; look for a limit of its CPU time (cgroup), \
+             a host with too much to do, or swapping",
+            self.pauses.len(),
+            sum.as_secs_f64(),
+            WINDOW.as_secs()
         )
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use ron_kernel::{Clock as _, ManualClock, Registry};
+    use ron_kernel::{Clock as _, ManualClock};
 
     use super::*;
 
     #[test]
     fn a_process_that_runs_a_tenth_of_the_time_is_degraded_until_it_runs_again() {
-        let board = ReadyBoard::new(&Registry::new("t"));
-        let mut stalls = Stalls::new(board.clone());
+        let mut stalls = Stalls::default();
         let start = ManualClock::at(0).now();
-        let mut woke = |second: u64, late_ms: u64| {
-            let late = Duration::from_millis(late_ms);
-            stalls.woke(late, start + Duration::from_secs(second) + late);
-            board.causes().len()
+        let mut note = |at_ms: u64, late_ms: u64| {
+            let due = Deadline::at_instant(start + Duration::from_millis(at_ms));
+            stalls.note(due, Duration::from_millis(late_ms))
         };
-        assert_eq!(woke(0, 60_000), 0, "one pause, however long");
-        for second in 60..120 {
-            assert_eq!(woke(second, 199), 0, "a busy host");
+        assert_eq!(note(0, 60_000), None, "one pause, however long");
+        for turn in 0..1_000 {
+            assert_eq!(note(60_000 + 100 * turn, 49), None, "a busy host");
         }
-        for second in 120..127 {
-            assert_eq!(woke(second, 900 - (second - 120)), 0);
+        for second in 200..206 {
+            assert_eq!(note(1_000 * second, 900), None);
         }
-        assert_eq!(woke(127, 250), 1);
-        for second in 128..156 {
-            assert_eq!(woke(second, 1), 1, "second {second}: not calm for long");
-        }
-        assert_eq!(woke(158, 1), 0);
-        assert_eq!(woke(159, 500), 0, "begins again with the same number");
-    }
-
-    #[test]
-    fn the_reason_has_figures_and_what_to_do() {
-        let board = ReadyBoard::new(&Registry::new("t"));
-        let mut stalls = Stalls::new(board.clone());
-        let now = ManualClock::at(0).now();
-        for late_ms in [200, 900, 200, 200, 200, 200, 200, 200] {
-            stalls.woke(Duration::from_millis(late_ms), now);
-        }
-        let why = board.causes().remove(0).2;
-        assert!(why.contains("8 times within 30 s"), "{why}");
-        assert!(why.contains("by up to 0.9 s; look for"), "{why}");
+        let Some(Change::Begins(why)) = note(206_000, 900) else {
+            panic!("too often");
+        };
+        assert!(why.contains("7 pauses with 6 s together in 30 s"), "{why}");
+        assert_eq!(note(207_000, 900), None, "known");
+        let calm = (208..260).find(|second| note(1_000 * second, 1) == Some(Change::Ends));
+        assert_eq!(calm, Some(236), "when the window has two of them");
+        assert_eq!(
+            note(261_000, 900),
+            None,
+            "begins again with the same number"
+        );
     }
 }

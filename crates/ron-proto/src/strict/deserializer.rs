@@ -417,6 +417,9 @@ impl<'de> Keys<'de> {
             self.many.insert(key);
             return;
         }
+        if self.few.is_empty() {
+            self.few.reserve(Self::FEW);
+        }
         self.few.push(key);
         if self.few.len() > Self::FEW {
             self.many.extend(self.few.drain(..));

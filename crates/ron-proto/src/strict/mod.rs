@@ -31,9 +31,11 @@ const OURS: &str = "rule: ";
 
 /// Parses one JSON document. Rejects duplicate keys at any depth, also inside free-form values and
 /// values that `T` ignores, nesting beyond [`MAX_DEPTH`], integers beyond 2^53 and data after the
-/// document. Of several faults the error names the first.
+/// document. Of several faults the error names the first, but bytes that are no UTF-8 before any other.
 pub fn from_slice<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, StrictError> {
-    let mut reader = serde_json::Deserializer::from_slice(bytes);
+    // Once for the whole document, not for each of its strings.
+    let text = std::str::from_utf8(bytes).map_err(|e| not_utf8(&bytes[..e.valid_up_to()]))?;
+    let mut reader = serde_json::Deserializer::from_str(text);
     let strict = Strict {
         inner: &mut reader,
         depth: 0,
@@ -41,6 +43,16 @@ pub fn from_slice<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, StrictError> {
     T::deserialize(strict)
         .and_then(|value| reader.end().map(|()| value))
         .map_err(|error| StrictError::from(&error))
+}
+
+/// The error of a document of which only the start is UTF-8.
+fn not_utf8(start: &[u8]) -> StrictError {
+    let mut lines = start.rsplit(|byte| *byte == b'\n');
+    StrictError {
+        column: lines.next().map_or(0, <[u8]>::len) + 1,
+        line: lines.count() + 1,
+        reason: "not JSON: bytes that are no UTF-8".to_owned(),
+    }
 }
 
 impl From<&serde_json::Error> for StrictError {
@@ -334,7 +346,8 @@ mod tests {
         ] {
             assert!(check(bad.as_bytes()).is_err(), "{bad:?}");
         }
-        assert!(check(b"\"\xff\"").is_err(), "not UTF-8");
+        let refused = check(b"{\n\"a\": \"\xff\"}").unwrap_err();
+        assert_eq!((refused.line, refused.column), (2, 7), "not UTF-8");
         assert!(check(br#""\ud800""#).is_err(), "half a surrogate pair");
         assert!(check(b"\"\n\"").is_err(), "a raw control character");
     }

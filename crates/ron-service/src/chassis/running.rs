@@ -12,7 +12,7 @@ use ron_proto::status::Readiness;
 use super::{ReloadHook, Shared};
 use crate::config::{Config, ConfigProblem, Diff, Restart};
 use crate::events::{Event, EventKind};
-use crate::ready::{RELOAD, readiness};
+use crate::ready::{RELOAD, ReadyBoard, readiness};
 
 /// Returned by every service's `start`. Dropping it drains the service for at most the configured
 /// deadline.
@@ -149,6 +149,10 @@ impl Running {
     /// The configuration in force.
     pub fn config(&self) -> Arc<Config> {
         self.shared.config.load()
+    }
+    /// Where the process itself reports what weakens it.
+    pub(crate) fn board(&self) -> &ReadyBoard {
+        &self.shared.ready
     }
     /// Why the process must end; `None` while it need not.
     pub fn fatal(&self) -> Option<String> {

@@ -16,7 +16,6 @@ use ron_proto::events::{EventPage, ServiceEvent};
 use self::watch::Watch;
 use crate::events::{EVENTS_RING, Event, Events};
 use crate::ready::ReadyBoard;
-use crate::stalls::Stalls;
 
 /// Maximum long polls that wait at once, of all clients; the next gets 429.
 pub(crate) const EVENT_POLLS_MAX: usize = 8;
@@ -88,9 +87,8 @@ impl FeedSource {
             boot: hex::encode(self.random.bytes::<8>()),
         };
         let (events, ready, sup) = (self.events.clone(), self.ready.clone(), self.sup.clone());
-        let stalls = Stalls::new(ready.clone());
         let watch = Watch::new(events, ready, sup, started);
-        Feed::new(run, self.events.subscribe(), watch, stalls)
+        Feed::new(run, self.events.subscribe(), watch)
     }
 }
 
@@ -103,7 +101,6 @@ pub(crate) struct Feed {
     last: u64,
     polls: Vec<Poll>,
     watch: Watch,
-    stalls: Stalls,
 }
 
 pub(crate) fn route(polls: Sender<FeedMessage>) -> Route {
@@ -151,7 +148,7 @@ fn ask(polls: &Sender<FeedMessage>, req: &Request, responder: Responder) {
 }
 
 impl Feed {
-    fn new(run: Run, source: Subscriber<Event>, watch: Watch, stalls: Stalls) -> Self {
+    fn new(run: Run, source: Subscriber<Event>, watch: Watch) -> Self {
         Self {
             run,
             source,
@@ -160,7 +157,6 @@ impl Feed {
             last: 0,
             polls: Vec::new(),
             watch,
-            stalls,
         }
     }
 
@@ -171,7 +167,7 @@ impl Feed {
             match self.source.recv_either(polls, &ctx.shutdown, until) {
                 RecvEither::First(event) => self.take(event),
                 RecvEither::Second(message) => self.hear(message),
-                RecvEither::Timeout => self.stalls.woke(until.overdue(), self.watch.now()),
+                RecvEither::Timeout => {}
                 RecvEither::Shutdown | RecvEither::Closed => break,
             }
             self.hear_all(polls);

@@ -1,7 +1,6 @@
 //! Readiness as events, and the answers of ready times. The board publishes its own causes; threads, clock and disk are compared here.
 
 use std::collections::BTreeMap;
-use std::time::Instant;
 
 use ron_kernel::Supervisor;
 use ron_proto::status::STANDBY;
@@ -35,10 +34,6 @@ impl Watch {
             started,
             ready: false,
         }
-    }
-
-    pub fn now(&self) -> Instant {
-        self.sup.clock().now()
     }
 
     /// Takes note of an event of any thread.
@@ -85,7 +80,7 @@ impl Watch {
         let ready = readiness.ready && self.started;
         // What a standby refuses is no failure: another node does it.
         let serves = ready && !readiness.degraded.iter().any(|cause| cause == STANDBY);
-        self.answers.sample(self.now(), serves);
+        self.answers.sample(self.sup.clock().now(), serves);
         if ready && !self.ready {
             self.events.publish(Event::info(EventKind::Ready));
         }
