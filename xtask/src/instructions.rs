@@ -115,7 +115,8 @@ fn text(table: &str) -> Outcome<String> {
 Written by `cargo xtask instructions write` on {date}, {compiler}, x86-64. Callgrind counts the instructions of `load steps` on one thread, twice with
 different numbers of steps; the difference is free of start and preparation. Such a count depends neither on the load of the machine nor on its clock: a change that makes a path slower is seen in
 the test command, which fails when a row is more than {TOLERATED} % above this page. What it does not count: the kernel, waits for memory and disk, and waking threads, which are
-most of what a request costs; see the pages of the services. Valgrind offers neither AVX-512 nor the instructions for SHA.
+most of what a request costs; see the pages of the services. Valgrind offers neither AVX-512 nor ADX nor the instructions
+for SHA: libraries that choose by the processor, as for signatures, take other ways here than on a present processor, the same at each run.
 
 | step | instructions |
 |---|--:|
