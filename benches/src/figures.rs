@@ -201,8 +201,9 @@ impl Bench {
     fn size(&self, when: &str) -> Result<String, String> {
         let pid = self.fleet.pid();
         Ok(format!(
-            "- resident {when}: {} MiB, {} threads",
+            "- resident {when}: {} MiB, {} of them its own (the others are pages of the program), {} threads",
             machine::status(pid, "VmRSS")? / 1024,
+            machine::status(pid, "RssAnon")? / 1024,
             machine::status(pid, "Threads")?
         ))
     }
