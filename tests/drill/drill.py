@@ -602,6 +602,7 @@ def exercise(args, fleet, faults, rows):
         watch = Watch(fleet, prometheus)
         left = watch.calm(CALM)
         assert not any(left.values()), left
+        time.sleep(15)  # three scrapes, so that counters have values from before the first fault
         for fault in faults:
             if isinstance(fault.get("if"), str):
                 rows.append((fault["name"], None, fault["if"], ""))
