@@ -248,7 +248,7 @@ fn one_changed_byte_in_a_policy_is_refused_by_name() {
     bad[40] ^= 1;
     std::fs::write(&path, &bad).unwrap();
     let fleet = Fleet::start_in(fleet.keep_dir());
-    let out = fleet.ron(&["demo"]);
+    let out = fleet.ron(&["demo", "--yes"]);
     let said = String::from_utf8_lossy(&out.stderr);
     assert!(!out.status.success());
     assert!(said.contains("reward.json"), "{said}");

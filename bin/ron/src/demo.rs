@@ -42,8 +42,6 @@ const EPOCHS: [(&str, &[u8]); 5] = [
         include_bytes!("../../../examples/rocketpool/interval-45.csv"),
     ),
 ];
-/// Idempotency key of the first money that an account of the demo gets.
-const FIRST_KEY: &str = "demo-issue-1";
 /// Timeout of one call.
 const CALL: Duration = Duration::from_secs(20);
 /// Maximum wait for the settlement of one epoch.
@@ -139,18 +137,15 @@ impl Demo {
 
     /// Whether the ledger has entries, and not from a demo before this one.
     fn is_of_others(&self, layout: &Layout) -> Result<bool, String> {
-        let ledger = LedgerClient::new(
-            &layout.socket_url("ron-ledger", "api"),
-            Credential::none(),
-            net::client(),
-        );
+        let to = fleet::reach(layout, "ron-ledger")?;
+        let ledger = LedgerClient::new(&to.url, Credential::none(), to.http);
         let head = ledger
             .head(within())
             .map_err(|e| format!("ron-ledger: {e}"))?;
         if head.seq == 0 {
             return Ok(false);
         }
-        match self.wallet.operation(&idem(FIRST_KEY)?, within()) {
+        match self.wallet.operation(&fund_key(EPOCHS[0].0)?, within()) {
             Ok(_) => Ok(false),
             Err(ClientError::Refused { status: 404, .. }) => Ok(true),
             Err(error) => Err(wallet_failed(error)),
@@ -166,7 +161,7 @@ impl Demo {
                 amount_minor: self.policy.pool.amount_minor,
                 details: Details::default(),
             };
-            let key = idem(&format!("demo-fund-{name}"))?;
+            let key = fund_key(name)?;
             self.wallet
                 .issue(&key, &request, within())
                 .map_err(wallet_failed)?;
@@ -184,7 +179,7 @@ impl Demo {
             amount_minor: Amount(1_000),
             details: Details::default(),
         };
-        let key = idem(FIRST_KEY)?;
+        let key = idem("demo-issue-1")?;
         self.wallet
             .issue(&key, &issue, within())
             .map_err(wallet_failed)?;
@@ -298,6 +293,11 @@ fn confirm(layout: &Layout) -> Result<(), String> {
 
 fn within() -> Deadline {
     Deadline::within(CALL)
+}
+
+/// Idempotency key of an epoch's money. That of the first epoch is the first that a demo uses.
+fn fund_key(epoch: &str) -> Result<IdemKey, String> {
+    idem(&format!("demo-fund-{epoch}"))
 }
 
 fn idem(text: &str) -> Result<IdemKey, String> {
