@@ -329,7 +329,8 @@ fn open(dir: &str) -> Engine {
 /// Time that this thread has had a processor.
 fn thread_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)
+    Duration::from_secs(time.tv_sec.unsigned_abs())
+        + Duration::from_nanos(time.tv_nsec.unsigned_abs())
 }
 
 /// Resident memory of this process in KiB.
