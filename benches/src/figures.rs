@@ -311,7 +311,7 @@ impl Bench {
 
     /// Commits of many transfers at the ledger itself, as the wallet sends them, between accounts that are funded first.
     fn commit(&self) -> Result<(), String> {
-        let host = self.fleet.socket("ron-ledger");
+        let host = self.fleet.socket("ron-ledger")?;
         let token = bearer(&self.fleet.service_token("svc-wallet", "ron-ledger")?);
         for client in 0..COMMITTERS {
             ask(&host, &commit(&token, client, None))?;

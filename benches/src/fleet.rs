@@ -141,15 +141,8 @@ impl Fleet {
     }
 
     /// The Unix socket of a service's API, where it takes the tokens of other services.
-    pub fn socket(&self, service: &str) -> String {
-        format!(
-            "unix:{}",
-            self.dir
-                .join("run")
-                .join(service)
-                .join("api.sock")
-                .display()
-        )
+    pub fn socket(&self, service: &str) -> Result<String, String> {
+        self.address(service, "api_socket")
     }
 
     /// `host:port` of a service's health port.
@@ -162,8 +155,8 @@ impl Fleet {
         services
             .iter()
             .find(|s| s["service"] == service)
-            .and_then(|s| s[of].as_str()?.strip_prefix("http://"))
-            .map(str::to_owned)
+            .and_then(|s| s[of].as_str())
+            .map(|url| url.strip_prefix("http://").unwrap_or(url).to_owned())
             .ok_or_else(|| format!("{service} is not in endpoints.json"))
     }
 

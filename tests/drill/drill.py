@@ -16,8 +16,8 @@ import platform
 import re
 import shutil
 import signal
-import sqlite3
 import socket
+import sqlite3
 import subprocess
 import sys
 import tempfile

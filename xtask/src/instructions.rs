@@ -2,36 +2,41 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::path::Path;
 
 use crate::bench::{build, built};
 use crate::cmd::{Cmd, require};
 use crate::files;
 use crate::task::{Args, Failure, Outcome};
 
-/// A step of `load steps`, how many operations it is, what the page calls one, and how often it is done.
+/// A command, to which the number of its steps is added, how many operations a step is, what the page calls one, and how many steps
+/// are counted. `DIR` is a directory of its own.
 const STEPS: [(&str, u64, &str, u64); 5] = [
     (
-        "sign",
+        "load steps sign --times",
         1,
         "an Ed25519 signature of 100 bytes, the library alone",
         500,
     ),
-    ("verify", 1, "a passport verified, in no cache", 500),
     (
-        "body",
+        "load steps verify --times",
+        1,
+        "a passport verified, in no cache",
+        500,
+    ),
+    (
+        "load steps body --times",
         1,
         "the body of a transfer parsed as the wallet does",
         5_000,
     ),
     (
-        "commit",
+        "load steps commit --times",
         100,
         "an entry of a commit of 100 parsed as the ledger does",
         100,
     ),
     (
-        "transfers",
+        "examples/commits DIR batches",
         64,
         "a transfer durable in the ledger in process, in batches of 64",
         60,
@@ -50,13 +55,12 @@ pub fn instructions(args: &Args) -> Outcome {
         "release",
         "--workspace --all-features --bins --lib --examples",
     )?;
-    let load = built("release").join("load");
     let page = args.path("out")?;
     let known = fs::read_to_string(&page).unwrap_or_default();
     let (mut table, mut slower) = (String::new(), Vec::new());
     println!("| step | instructions | on the page |\n|---|--:|--:|");
-    for (step, operations, shown, times) in STEPS {
-        let each = counted(&load, step, times, operations)?;
+    for (command, operations, shown, steps) in STEPS {
+        let each = counted(command, steps)? / operations;
         let before = on_page(&known, shown);
         let change = before.map(|before| (each as f64 / before as f64 - 1.0) * 100.0);
         let compared = change.map_or_else(|| "-".to_owned(), |by| format!("{by:+.1} %"));
@@ -78,26 +82,37 @@ pub fn instructions(args: &Args) -> Outcome {
     Ok(())
 }
 
-/// Instructions of one operation: the difference of two runs that prepare the same.
-fn counted(load: &Path, step: &str, times: u64, operations: u64) -> Outcome<u64> {
-    let run = |times: u64| {
+/// Instructions of one step: the difference of two runs that prepare the same.
+fn counted(command: &str, steps: u64) -> Outcome<u64> {
+    let run = |steps: u64| {
+        let dir = files::scratch("instructions")?;
+        let (program, words) = command.split_once(' ').unwrap_or((command, ""));
+        let words = words.split(' ').map(|word| match word {
+            "DIR" => dir.path().display().to_string(),
+            word => word.to_owned(),
+        });
         let printed = Cmd::new("valgrind")
             .args([
                 "--tool=callgrind",
                 "--callgrind-out-file=/dev/null",
                 "--log-fd=1",
             ])
-            .arg(load)
-            .args(["steps", step, "--times", &times.to_string()])
+            .arg(built("release").join(program))
+            .args(words)
+            .arg(steps.to_string())
             .output()?;
         let line = printed
             .lines()
             .find_map(|line| line.split_once("Collected : "));
         let number = line.and_then(|(_, number)| number.trim().parse::<u64>().ok());
-        number.ok_or_else(|| Failure(format!("valgrind printed no count of {step}: {printed}")))
+        number.ok_or_else(|| {
+            Failure(format!(
+                "valgrind printed no count of `{command}`: {printed}"
+            ))
+        })
     };
-    let (few, many) = (run(times)?, run(2 * times)?);
-    Ok(many.saturating_sub(few) / (times * operations))
+    let (few, many) = (run(steps)?, run(2 * steps)?);
+    Ok(many.saturating_sub(few) / steps)
 }
 
 fn on_page(page: &str, shown: &str) -> Option<u64> {
@@ -112,7 +127,7 @@ fn text(table: &str) -> Outcome<String> {
     Ok(format!(
         "# Instructions of the hot paths
 
-Written by `cargo xtask instructions write` on {date}, {compiler}, x86-64. Callgrind counts the instructions of `load steps` on one thread, twice with
+Written by `cargo xtask instructions write` on {date}, {compiler}, x86-64. Callgrind counts the instructions of a thread that does a step (`load steps`, `commits DIR batches`), twice with
 different numbers of steps; the difference is free of start and preparation. Such a count depends neither on the load of the machine nor on its clock: a change that makes a path slower is seen in
 the test command, which fails when a row is more than {TOLERATED} % above this page. What it does not count: the kernel, waits for memory and disk, and waking threads, which are
 most of what a request costs; see the pages of the services. Valgrind offers neither AVX-512 nor ADX nor the instructions

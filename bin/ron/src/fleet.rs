@@ -193,8 +193,9 @@ impl Fleet {
         let (mut ports, mut services) = (Vec::new(), Vec::new());
         let uid = rustix::process::geteuid().as_raw();
         for name in NAMES {
-            refuse_other_data(layout, name)?;
-            refuse_other_issuer(layout, name)?;
+            let written = load(layout, name, &[])?;
+            refuse_other_data(layout, name, &written)?;
+            refuse_other_issuer(layout, name, &written)?;
             let config = load(layout, name, &places(layout, name))?;
             let bound = bind(name, &config, base_port.map_or(At::Configured, At::Above))?;
             let addr =
@@ -455,8 +456,7 @@ type Flags = Vec<(String, String)>;
 
 /// Refuses a configuration that reads the keys of another issuer: the services here read those of the issuer here, and would
 /// take none of that one's passports.
-fn refuse_other_issuer(layout: &Layout, name: &str) -> Result<(), String> {
-    let config = load(layout, name, &[])?;
+fn refuse_other_issuer(layout: &Layout, name: &str, config: &Config) -> Result<(), String> {
     let Some(issuer) = &config.auth().issuer else {
         return Ok(());
     };
@@ -475,8 +475,8 @@ fn refuse_other_issuer(layout: &Layout, name: &str) -> Result<(), String> {
 
 /// Refuses a configuration that puts the service's data elsewhere than below the data directory, where every command looks
 /// for it. The place that `ron init` wrote is accepted below another directory too: the whole was moved.
-fn refuse_other_data(layout: &Layout, name: &str) -> Result<(), String> {
-    let (here, config) = (layout.data(name), load(layout, name, &[])?);
+fn refuse_other_data(layout: &Layout, name: &str, config: &Config) -> Result<(), String> {
+    let here = layout.data(name);
     let usual = here.strip_prefix(&layout.root).unwrap_or(&here);
     match &config.chassis().data_dir {
         Some(dir) if !dir.ends_with(usual) => Err(format!(

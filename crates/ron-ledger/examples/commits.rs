@@ -4,6 +4,9 @@
 //! verify all of it offline, and the memory that an account takes in an open ledger.
 //!
 //! `cargo run --release -p ron-ledger --example commits -- <dir> [entries already there] [accounts]`
+//!
+//! `commits <dir> batches <number>` only commits so many batches of 64 between a thousand accounts, for a program that
+//! counts instructions.
 
 use std::ops::Range;
 use std::path::Path;
@@ -32,6 +35,8 @@ const FUNDS: u128 = 1_000_000_000;
 const MORE: u64 = 1_000_000;
 /// Second argument of the process that only opens the ledger.
 const OPEN: &str = "open";
+/// The same of a process that only commits batches, of so many transfers between so many accounts.
+const BATCHES: (&str, usize, u64) = ("batches", 64, 1_000);
 
 struct Load {
     engine: Engine,
@@ -134,7 +139,8 @@ impl Load {
             .collect()
     }
 
-    fn commit(&mut self, requests: &[Request]) {
+    /// Commits requests, all of which must be done.
+    fn decide(&mut self, requests: &[Request]) {
         let now = Timestamp(self.clock.unix_ms());
         let decided = self.engine.commit(now, requests).expect("the disk works");
         assert!(
@@ -144,6 +150,11 @@ impl Load {
                 .flatten()
                 .all(|o| matches!(o, Outcome::Fresh { verdict, .. } if verdict.is_done()))
         );
+    }
+
+    /// The same, and writes a snapshot when one is due.
+    fn commit(&mut self, requests: &[Request]) {
+        self.decide(requests);
         if let Some(job) = self.engine.begin_snapshot(false) {
             self.engine
                 .snapshotter()
@@ -176,8 +187,7 @@ impl Load {
         let requests = self.batch(n, false);
         let is_beside = self.snapshot.as_ref().is_some_and(|s| !s.is_finished());
         let (started, busy) = (self.clock.now(), thread_time());
-        let now = Timestamp(self.clock.unix_ms());
-        self.engine.commit(now, &requests).expect("the disk works");
+        self.decide(&requests);
         let busy = thread_time().saturating_sub(busy);
         part.busy += busy;
         let committed = self.clock.now();
@@ -274,6 +284,20 @@ fn main() {
         let engine = open(&dir);
         println!("{}", memory_kib());
         drop(engine);
+        return;
+    }
+    let (batches, n, few) = BATCHES;
+    if already.as_deref() == Some(batches) {
+        let number: u64 = args
+            .next()
+            .and_then(|n| n.parse().ok())
+            .expect("a number of batches");
+        let mut load = Load::on(&dir, few);
+        load.fund(0..few);
+        for _ in 0..number {
+            let requests = load.batch(n, false);
+            load.commit(&requests);
+        }
         return;
     }
     let already: u64 = already.map_or(0, |n| n.parse().expect("a number of entries"));

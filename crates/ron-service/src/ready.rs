@@ -1,6 +1,7 @@
 //! Readiness: named causes that stop a service (`missing`) or weaken it (`degraded`).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use ron_files::DiskRoom;
@@ -43,34 +44,80 @@ pub(crate) const STALLS: &str = "stalls";
 /// Seconds after which a retry makes sense while not ready.
 const RETRY_AFTER_S: u32 = 2;
 
+/// What a cause does to its service.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Effect {
+    Degrades,
+    /// Nothing can be written.
+    Stops,
+}
+
+impl Effect {
+    const fn stopping_if(stops: bool) -> Self {
+        if stops { Self::Stops } else { Self::Degrades }
+    }
+
+    /// Events of its beginning and of its end.
+    pub const fn kinds(self) -> (EventKind, EventKind) {
+        match self {
+            Self::Degrades => (EventKind::Degraded, EventKind::DegradedCleared),
+            Self::Stops => (EventKind::NotReady, EventKind::NotReadyCleared),
+        }
+    }
+}
+
+struct Cause {
+    why: String,
+    /// The log warned of it.
+    is_warned: bool,
+}
+
 #[derive(Default)]
 struct Causes {
-    degraded: BTreeMap<&'static str, String>,
-    missing: BTreeMap<&'static str, String>,
-    /// Those of them that were warned of.
-    warned: BTreeSet<&'static str>,
+    degraded: BTreeMap<&'static str, Cause>,
+    missing: BTreeMap<&'static str, Cause>,
 }
 
 impl Causes {
-    /// A cause that is new. Before the service has started it is as expected.
-    fn begins(&mut self, kind: EventKind, cause: &'static str) -> Event {
-        let event = if self.missing.contains_key(STARTING) {
-            Event::info(kind)
-        } else {
-            self.warned.insert(cause);
-            Event::warn(kind)
-        };
-        event.reason(cause)
+    const fn of(&mut self, effect: Effect) -> &mut BTreeMap<&'static str, Cause> {
+        match effect {
+            Effect::Degrades => &mut self.degraded,
+            Effect::Stops => &mut self.missing,
+        }
     }
 
-    /// A cause that is gone. A log of warnings alone has to show that a warning is over.
-    fn ends(&mut self, kind: EventKind, cause: &'static str) -> Event {
-        let event = Event::info(kind).reason(cause);
-        if self.warned.remove(cause) {
+    /// Adds a cause, or replaces the reason of a known one; the event of a new one. Before the service has started, a cause is
+    /// as expected.
+    fn begin(&mut self, effect: Effect, cause: &'static str, why: String) -> Option<Event> {
+        let is_warned = !self.missing.contains_key(STARTING);
+        match self.of(effect).entry(cause) {
+            Entry::Occupied(mut known) => {
+                known.get_mut().why = why;
+                None
+            }
+            Entry::Vacant(free) => {
+                let (kind, _) = effect.kinds();
+                let event = if is_warned {
+                    Event::warn(kind)
+                } else {
+                    Event::info(kind)
+                };
+                let event = event.reason(cause).why(&why);
+                free.insert(Cause { why, is_warned });
+                Some(event)
+            }
+        }
+    }
+
+    /// Removes a cause; the event of its end. A log of warnings alone has to show that a warning is over.
+    fn end(&mut self, effect: Effect, cause: &'static str) -> Option<Event> {
+        let gone = self.of(effect).remove(cause)?;
+        let event = Event::info(effect.kinds().1).reason(cause);
+        Some(if gone.is_warned {
             event.logged_as_warning()
         } else {
             event
-        }
+        })
     }
 }
 
@@ -177,8 +224,11 @@ impl ReadyBoard {
             board.declare(&[row.name.trim_end_matches('-')]);
         }
         // Without an event: `started` is the end of it.
-        let why = "the service is starting".to_owned();
-        board.causes.lock().missing.insert(STARTING, why);
+        let starting = Cause {
+            why: "the service is starting".to_owned(),
+            is_warned: false,
+        };
+        board.causes.lock().missing.insert(STARTING, starting);
         board.gauge.with_label_values(&[STARTING]).set(1);
         board
     }
@@ -191,55 +241,37 @@ impl ReadyBoard {
 
     /// Adds a cause of weakness; the service stays ready.
     pub fn degrade(&self, cause: &'static str, why: impl Into<String>) {
-        let why = why.into();
-        let event = {
-            let mut causes = self.causes.lock();
-            let known = causes.degraded.insert(cause, why.clone()).is_some();
-            (!known).then(|| causes.begins(EventKind::Degraded, cause))
-        };
-        self.gauge.with_label_values(&[cause]).set(1);
-        if let Some(event) = event {
-            self.events.publish(event.why(why));
-        }
+        self.begin(Effect::Degrades, cause, why.into());
     }
 
     /// Removes a cause of weakness.
     pub fn clear(&self, cause: &'static str) {
-        let cleared = {
-            let mut causes = self.causes.lock();
-            let was = causes.degraded.remove(cause).is_some();
-            was.then(|| causes.ends(EventKind::DegradedCleared, cause))
-        };
-        if let Some(cleared) = cleared {
-            self.gauge.with_label_values(&[cause]).set(0);
-            self.events.publish(cleared);
-        }
+        self.end(Effect::Degrades, cause);
     }
 
     /// Adds a cause that stops the service: `/readyz` answers 503 until [`ReadyBoard::present`].
     pub fn missing(&self, cause: &'static str, why: impl Into<String>) {
-        let why = why.into();
-        let event = {
-            let mut causes = self.causes.lock();
-            let known = causes.missing.insert(cause, why.clone()).is_some();
-            (!known).then(|| causes.begins(EventKind::NotReady, cause))
-        };
-        self.gauge.with_label_values(&[cause]).set(1);
-        if let Some(event) = event {
-            self.events.publish(event.why(why));
-        }
+        self.begin(Effect::Stops, cause, why.into());
     }
 
     /// Removes a cause that stops the service.
     pub fn present(&self, cause: &'static str) {
-        let cleared = {
-            let mut causes = self.causes.lock();
-            let was = causes.missing.remove(cause).is_some();
-            was.then(|| causes.ends(EventKind::NotReadyCleared, cause))
-        };
-        if let Some(cleared) = cleared {
+        self.end(Effect::Stops, cause);
+    }
+
+    fn begin(&self, effect: Effect, cause: &'static str, why: String) {
+        let event = self.causes.lock().begin(effect, cause, why);
+        self.gauge.with_label_values(&[cause]).set(1);
+        if let Some(event) = event {
+            self.events.publish(event);
+        }
+    }
+
+    fn end(&self, effect: Effect, cause: &'static str) {
+        let event = self.causes.lock().end(effect, cause);
+        if let Some(event) = event {
             self.gauge.with_label_values(&[cause]).set(0);
-            self.events.publish(cleared);
+            self.events.publish(event);
         }
     }
 
@@ -256,7 +288,7 @@ impl ReadyBoard {
     /// The board alone; [`readiness`] adds the state of the supervisor.
     pub fn snapshot(&self) -> Readiness {
         let causes = self.causes.lock();
-        let names = |map: &BTreeMap<&'static str, String>| {
+        let names = |map: &BTreeMap<&'static str, Cause>| {
             map.keys().map(|name| (*name).to_owned()).collect()
         };
         let ready = causes.missing.is_empty();
@@ -274,10 +306,10 @@ impl ReadyBoard {
         let missing = causes
             .missing
             .iter()
-            .map(|(name, why)| (*name, Health::Down, why.clone()));
-        let degraded = causes.degraded.iter().map(|(name, why)| match *name {
-            STANDBY => (*name, Health::Healthy, why.clone()),
-            name => (name, Health::Degraded, why.clone()),
+            .map(|(name, cause)| (*name, Health::Down, cause.why.clone()));
+        let degraded = causes.degraded.iter().map(|(name, cause)| match *name {
+            STANDBY => (*name, Health::Healthy, cause.why.clone()),
+            name => (name, Health::Degraded, cause.why.clone()),
         });
         missing.chain(degraded).collect()
     }
@@ -286,8 +318,7 @@ impl ReadyBoard {
 /// A cause that is not on the board.
 pub(crate) struct Observed {
     pub name: &'static str,
-    /// Whether it stops writes.
-    pub stops: bool,
+    pub effect: Effect,
     pub why: String,
 }
 
@@ -301,7 +332,7 @@ pub(crate) fn observed(board: &ReadyBoard, supervisor: &Supervisor) -> Vec<Obser
                 .filter(|plane| plane.live < plane.total)
                 .map(|plane| Observed {
                     name: plane.name,
-                    stops: plane.live == 0,
+                    effect: Effect::stopping_if(plane.live == 0),
                     why: plane.reason.unwrap_or_default(),
                 }),
         );
@@ -314,18 +345,18 @@ pub(crate) fn surroundings(board: &ReadyBoard, supervisor: &Supervisor) -> Vec<O
     let mut found = Vec::new();
     found.extend(supervisor.clock().alarm().map(|alarm| Observed {
         name: CLOCK,
-        stops: alarm.at_start,
+        effect: Effect::stopping_if(alarm.at_start),
         why: format!("{alarm}; {}", ClockAlarm::HINT),
     }));
     let expired = board.certificates.expired(supervisor.clock().unix_ms());
     found.extend(expired.map(|why| Observed {
         name: CERTIFICATE,
-        stops: false,
+        effect: Effect::Degrades,
         why,
     }));
     found.extend(disk_problem(board, supervisor).map(|(name, why)| Observed {
         name,
-        stops: true,
+        effect: Effect::Stops,
         why,
     }));
     found
@@ -335,10 +366,9 @@ pub(crate) fn surroundings(board: &ReadyBoard, supervisor: &Supervisor) -> Vec<O
 pub fn readiness(board: &ReadyBoard, supervisor: &Supervisor) -> Readiness {
     let mut readiness = board.snapshot();
     for cause in observed(board, supervisor) {
-        let causes = if cause.stops {
-            &mut readiness.missing
-        } else {
-            &mut readiness.degraded
+        let causes = match cause.effect {
+            Effect::Stops => &mut readiness.missing,
+            Effect::Degrades => &mut readiness.degraded,
         };
         causes.push(cause.name.to_owned());
     }
@@ -434,17 +464,17 @@ mod tests {
     #[test]
     fn the_end_of_a_warning_is_in_the_log_as_the_warning_was() {
         let mut causes = Causes::default();
-        causes.missing.insert(STARTING, String::new());
-        causes.begins(EventKind::NotReady, "kms");
-        causes.missing.clear();
-        let expected = causes.ends(EventKind::NotReadyCleared, "kms");
-        assert!(!expected.ends_warning, "it began as information");
-        for (begins, ends) in [
-            (EventKind::NotReady, EventKind::NotReadyCleared),
-            (EventKind::Degraded, EventKind::DegradedCleared),
-        ] {
-            causes.begins(begins, "kms");
-            assert!(causes.ends(ends, "kms").ends_warning);
+        let mut end_is_warned = |starting: bool, effect| {
+            if starting {
+                causes.begin(Effect::Stops, STARTING, String::new());
+            }
+            causes.begin(effect, "kms", String::new()).expect("new");
+            causes.missing.remove(STARTING);
+            causes.end(effect, "kms").expect("known").ends_warning
+        };
+        for effect in [Effect::Stops, Effect::Degrades] {
+            assert!(!end_is_warned(true, effect), "it began as information");
+            assert!(end_is_warned(false, effect));
         }
     }
 }

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::{DateAccepted, ReloadError, Shared};
 use crate::config::ChassisSettings;
 use crate::events::{Event, EventKind};
-use crate::ready::{readiness, show, surroundings};
+use crate::ready::{Effect, readiness, show, surroundings};
 
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -164,12 +164,11 @@ fn status(shared: &Shared) -> Response {
     let around = surroundings(&shared.ready, &shared.sup).into_iter();
     planes.extend(around.map(|cause| Plane {
         name: cause.name.to_owned(),
-        health: if cause.stops {
-            Health::Down
-        } else {
-            Health::Degraded
+        health: match cause.effect {
+            Effect::Stops => Health::Down,
+            Effect::Degrades => Health::Degraded,
         },
-        ready: !cause.stops,
+        ready: cause.effect == Effect::Degrades,
         restart_count: 0,
         reason: Some(cause.why),
     }));

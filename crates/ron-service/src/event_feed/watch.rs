@@ -6,7 +6,7 @@ use ron_kernel::Supervisor;
 use ron_proto::status::STANDBY;
 
 use crate::events::{Event, EventKind, Events};
-use crate::ready::{ReadyBoard, observed, readiness};
+use crate::ready::{Effect, ReadyBoard, observed, readiness};
 use crate::recent::Window;
 
 /// What is known of the readiness of a service.
@@ -14,8 +14,8 @@ pub(crate) struct Watch {
     events: Events,
     board: ReadyBoard,
     sup: Supervisor,
-    /// Causes that were published, with whether they stop writes.
-    causes: BTreeMap<&'static str, bool>,
+    /// Causes that were published.
+    causes: BTreeMap<&'static str, Effect>,
     /// The event `started` was published. The board is ready before that, but `ready` follows it.
     started: bool,
     /// The event `ready` was published, and nothing since then that contradicts it.
@@ -53,26 +53,18 @@ impl Watch {
         }
         let now = observed(&self.board, &self.sup);
         for cause in &now {
-            if self.causes.insert(cause.name, cause.stops) != Some(cause.stops) {
-                let kind = if cause.stops {
-                    EventKind::NotReady
-                } else {
-                    EventKind::Degraded
-                };
+            if self.causes.insert(cause.name, cause.effect) != Some(cause.effect) {
+                let (kind, _) = cause.effect.kinds();
                 let event = Event::warn(kind).reason(cause.name).why(&cause.why);
                 self.events.publish(event);
             }
         }
         let events = &self.events;
-        self.causes.retain(|name, stops| {
+        self.causes.retain(|name, effect| {
             let stays = now.iter().any(|cause| cause.name == *name);
             if !stays {
-                let kind = if *stops {
-                    EventKind::NotReadyCleared
-                } else {
-                    EventKind::DegradedCleared
-                };
-                events.publish(Event::info(kind).reason(name));
+                let cleared = Event::info(effect.kinds().1).reason(name);
+                events.publish(cleared.logged_as_warning());
             }
             stays
         });
